@@ -1,0 +1,452 @@
+//! The messages of protocol `gangline/1`: everything that is said after the handshake.
+//!
+//! Unfrozen until the first release; afterwards a changed form is a new module with a conversion.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::frame::{Frame, Kind};
+use super::{WireError, codec};
+use crate::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberId, MemberKey, PortBlock};
+
+/// A value that is never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(hidden)")
+    }
+}
+
+// ---------------------------------------------------------------- agent -> coordinator
+
+/// What an agent says on its control stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum AgentMessage {
+    Inventory(Box<NodeInventory>),
+    Report(NodeReport),
+    Heartbeat(Heartbeat),
+    RenewRequest(RenewRequest),
+}
+
+/// What a node is: sent after Welcome and again when it changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeInventory {
+    pub name: String,
+    pub hostname: String,
+    pub agent_version: String,
+    pub roles: Vec<NodeRole>,
+    pub pool: Option<String>,
+    pub labels: Vec<(String, String)>,
+    /// Address that other members of a gang reach this node by.
+    pub address: IpAddr,
+    /// Network interface of `address`, for NCCL and gloo.
+    pub interface: Option<String>,
+    pub boot_id: String,
+    /// Inode of the network namespace: nodes that share it share one port space.
+    pub network_namespace: u64,
+    /// Start of the container's first process, in milliseconds since boot.
+    pub container_start_ms: u64,
+    pub gpus: Vec<GpuIdentity>,
+    /// Logical CPUs that the container may use, in thousandths.
+    pub cpus_milli: u32,
+    pub memory_bytes: u64,
+    pub shm_bytes: u64,
+    /// Largest number of processes; `None` when unlimited or unknown.
+    pub pids_limit: Option<u64>,
+    /// Ports that may be leased to gangs on this node.
+    pub ports: PortBlock,
+    pub versions: Vec<(String, String)>,
+    pub doctor: Vec<DoctorLine>,
+}
+
+/// What a node may be used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum NodeRole {
+    Head,
+    Worker,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuIdentity {
+    pub uuid: GpuId,
+    pub index: u32,
+    pub name: String,
+    pub memory_bytes: u64,
+    pub pci_bus_id: Option<String>,
+}
+
+/// One line of `gangline-agent doctor`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoctorLine {
+    pub check: String,
+    pub level: DoctorLevel,
+    pub text: String,
+    pub advice: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DoctorLevel {
+    Ok,
+    Warning,
+    /// Cannot be seen from inside this container.
+    Blind,
+    Error,
+}
+
+/// The agent's whole truth: what it holds and the state of every member it knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    pub held: Generation,
+    pub members: Vec<MemberReport>,
+    pub gangs: Vec<GangReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberReport {
+    pub key: MemberKey,
+    pub state: MemberState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemberState {
+    /// Durable in the ledger; processes are being started.
+    Starting,
+    /// The member's main process runs.
+    Running { pid: u32 },
+    /// Told to stop; processes are being ended.
+    Stopping,
+    /// No process of the member is left.
+    Ended(Ended),
+    /// Nothing was started.
+    Refused(Refusal),
+}
+
+/// The end of a member, with the evidence that it is one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    pub how: EndedHow,
+    /// True when a Stop of the coordinator came first.
+    pub asked: bool,
+    /// Last lines of the output, for the cause.
+    pub last_output: String,
+    /// Processes that had to be killed by the sweep.
+    pub swept: u32,
+    /// Every byte of the member's logs has been acknowledged by the coordinator.
+    pub logs_complete: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndedHow {
+    Exited {
+        code: i32,
+    },
+    Signalled {
+        signal: i32,
+    },
+    /// The process could not be started, or its shim vanished without a record.
+    Failed {
+        reason: String,
+    },
+}
+
+/// Why an agent did not start a member.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// A port of the block is bound by somebody else.
+    PortBusy { port: u16 },
+    /// A GPU is still held by a process of another incarnation.
+    GpuHeld { gpu: GpuId, by: MemberKey },
+    /// The agent has seen a higher epoch of this gang.
+    StaleEpoch { highest: Epoch },
+    /// The assignment cannot be carried out on this node.
+    Impossible { reason: String },
+}
+
+/// State of a gang as a whole; only the agent of its head (or of rank 0) reports it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GangReport {
+    pub gang: GangId,
+    pub epoch: Epoch,
+    pub ray: Option<RayCluster>,
+    pub entrypoints: Vec<EntrypointReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RayCluster {
+    /// Every member of the gang is alive in this cluster, and nobody else is in it.
+    pub ready: bool,
+    pub session: String,
+    pub version: String,
+    pub nodes: Vec<RayNode>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RayNode {
+    pub member: MemberId,
+    pub ray_node_id: String,
+    pub address: String,
+    pub alive: bool,
+    pub state_message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntrypointReport {
+    pub operation: String,
+    pub state: EntrypointState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntrypointState {
+    /// Waits for the gang, or was submitted and waits inside Ray.
+    Waiting,
+    Running {
+        driver: Option<RayDriver>,
+    },
+    Succeeded {
+        driver: Option<RayDriver>,
+    },
+    Failed {
+        driver: Option<RayDriver>,
+        exit_code: Option<i32>,
+        error_type: Option<String>,
+        message: String,
+    },
+}
+
+/// Where the Ray driver runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RayDriver {
+    pub ray_node_id: String,
+    pub member: Option<MemberId>,
+    /// Address that the Ray driver itself reported; absent when it never connected to Ray.
+    pub address: Option<String>,
+}
+
+/// A sign of life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat {
+    pub sequence: u64,
+    pub held: Generation,
+}
+
+/// Asks for a new certificate over the current one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RenewRequest {
+    /// PKCS#10 in DER, with a new key.
+    pub csr: Vec<u8>,
+}
+
+// ---------------------------------------------------------------- coordinator -> agent
+
+/// What the coordinator says on the control stream.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum CoordinatorMessage {
+    DesiredHeader(DesiredHeader),
+    DesiredGang(Box<DesiredGang>),
+    HeartbeatAck(HeartbeatAck),
+    LogAck(LogAck),
+    Renewed(Renewed),
+}
+
+/// Announces a whole desired state: `count` DesiredGang frames follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredHeader {
+    pub generation: Generation,
+    pub count: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DesiredGang {
+    pub gang: GangId,
+    pub epoch: Epoch,
+    pub order: Order,
+}
+
+/// A gang is never stopped by being absent: only by `Stop`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    Run(Box<Assignment>),
+    Stop,
+}
+
+/// What one node must run for one incarnation of one gang.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assignment {
+    pub job: JobId,
+    pub attempt: u32,
+    pub job_name: String,
+    pub project: String,
+    pub launcher: Launcher,
+    /// Ranks of the whole gang.
+    pub nnodes: u32,
+    pub gpus_per_node: u32,
+    /// Addresses of all ranks, by rank.
+    pub addresses: Vec<IpAddr>,
+    /// Address of the Ray head, or of rank 0.
+    pub head_address: IpAddr,
+    /// First port of the head's (or of rank 0's) block.
+    pub head_ports: PortBlock,
+    pub members: Vec<MemberAssignment>,
+    /// What is submitted to Ray once the gang is ready; only the head's agent gets it.
+    pub entrypoints: Vec<Entrypoint>,
+    /// `command` launcher: what every rank runs.
+    pub argv: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub workdir: Option<String>,
+    /// Directory of the job below the shared root; absent without a shared root.
+    pub job_directory: Option<String>,
+    pub checkpoint_directory: Option<String>,
+    /// Files of `job_directory/config`, written by rank 0's node.
+    pub config_files: Vec<(String, String)>,
+    pub grace_ms: u64,
+    pub start_timeout_ms: u64,
+    /// Ray's token of this epoch.
+    pub auth_token: Secret,
+    /// User and group of the member's processes; the agent's own when absent.
+    pub run_as: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Launcher {
+    Ray,
+    Command,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberAssignment {
+    pub member: MemberId,
+    pub gpus: Vec<GpuId>,
+    pub cpus_milli: u32,
+    pub memory_bytes: u64,
+    pub ports: PortBlock,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entrypoint {
+    /// Ray's submission id: `JOB-ATTEMPT`.
+    pub operation: String,
+    pub argv: Vec<String>,
+    /// The member that the Ray driver is forced onto.
+    pub driver: MemberId,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeartbeatAck {
+    pub sequence: u64,
+}
+
+/// Everything before `offset` of this log file is durable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogAck {
+    pub key: MemberKey,
+    pub file: String,
+    pub offset: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewed {
+    pub certificate: Vec<u8>,
+    pub ca: Vec<u8>,
+}
+
+// ---------------------------------------------------------------- data plane
+
+/// One reading of a node; newest wins.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeSample {
+    pub wall_ms: u64,
+    /// Samples that were dropped since the last one that was sent.
+    pub dropped: u32,
+    pub host: HostSample,
+    pub gpus: Vec<GpuSample>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct HostSample {
+    pub cpu_busy_pct: Option<f32>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_total_bytes: Option<u64>,
+    pub load1: Option<f32>,
+    pub shm_free_bytes: Option<u64>,
+}
+
+/// One GPU; a reading that failed is absent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuSample {
+    pub uuid: GpuId,
+    pub utilization_pct: Option<f32>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_total_bytes: Option<u64>,
+    pub temperature_c: Option<f32>,
+    pub power_w: Option<f32>,
+    pub power_limit_w: Option<f32>,
+    pub sm_clock_mhz: Option<u32>,
+    pub memory_clock_mhz: Option<u32>,
+}
+
+/// Bytes of a log file at an offset; writing it twice changes nothing.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogChunk {
+    pub key: MemberKey,
+    pub file: String,
+    pub offset: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// Largest payload of one log chunk, in bytes: leaves room for the rest of the frame.
+pub const LOG_CHUNK_BYTES: usize = 192 << 10;
+
+// ---------------------------------------------------------------- frames
+
+/// Defines `to_frame`/`from_frame` of an enum whose variants are frame kinds.
+macro_rules! framed {
+    ($message:ident { $($variant:ident),+ $(,)? }) => {
+        impl $message {
+            pub fn to_frame(&self) -> Result<Frame, WireError> {
+                match self {
+                    $($message::$variant(body) => Frame::new(
+                        Kind::$variant,
+                        codec::encode(Kind::$variant.name(), body)?,
+                    ),)+
+                }
+            }
+
+            /// Decodes a frame; a kind of the other direction is an error.
+            pub fn from_frame(frame: &Frame) -> Result<Self, WireError> {
+                match frame.kind {
+                    $(Kind::$variant => codec::decode(Kind::$variant.name(), &frame.body)
+                        .map($message::$variant),)+
+                    other => Err(WireError::Unexpected(other.name())),
+                }
+            }
+        }
+    };
+}
+
+framed!(AgentMessage { Inventory, Report, Heartbeat, RenewRequest });
+framed!(CoordinatorMessage { DesiredHeader, DesiredGang, HeartbeatAck, LogAck, Renewed });
+
+/// The one message of a data-plane stream.
+macro_rules! framed_one {
+    ($message:ident, $kind:ident) => {
+        impl $message {
+            pub fn to_frame(&self) -> Result<Frame, WireError> {
+                Frame::new(Kind::$kind, codec::encode(Kind::$kind.name(), self)?)
+            }
+
+            pub fn from_frame(frame: &Frame) -> Result<Self, WireError> {
+                if frame.kind != Kind::$kind {
+                    return Err(WireError::Unexpected(frame.kind.name()));
+                }
+                codec::decode(Kind::$kind.name(), &frame.body)
+            }
+        }
+    };
+}
+
+framed_one!(NodeSample, Sample);
+framed_one!(LogChunk, LogChunk);
