@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod ids;
 pub mod join_token;
 pub mod logging;
+pub mod random;
 pub mod time;
 pub mod tls;
 pub mod transport;

@@ -22,6 +22,9 @@ pub const SERVER_NAME: &str = "coordinator.gangline";
 /// Prefix of the URI in an agent's certificate; the node id follows.
 pub const AGENT_URI_PREFIX: &str = "agent:";
 
+/// What a handshake fails with when the coordinator is not the one of the join token.
+pub const WRONG_PIN: &str = "the coordinator's key is not the one pinned in the join token";
+
 /// A key or certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -145,6 +148,9 @@ pub fn server_config(
         .with_single_cert(identity.chain.clone(), identity.key())?;
     config.alpn_protocols = vec![crate::wire::ALPN.to_vec()];
     config.max_early_data_size = 0;
+    // A resumed session would carry the old certificate along unchecked.
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     Ok(config)
 }
 
@@ -194,11 +200,7 @@ impl ServerCertVerifier for PinnedCaVerifier {
         let pinned = intermediates
             .iter()
             .find(|ca| key_pin(ca).is_ok_and(|pin| pin == self.pin))
-            .ok_or_else(|| {
-            rustls::Error::General(
-                "the coordinator's key is not the one pinned in the join token".to_owned(),
-            )
-        })?;
+            .ok_or_else(|| rustls::Error::General(WRONG_PIN.to_owned()))?;
         let mut roots = RootCertStore::empty();
         roots.add(pinned.clone().into_owned())?;
         verify_server_cert_signed_by_trust_anchor(

@@ -46,6 +46,15 @@ impl StreamKind {
             .find(|kind| *kind as u8 == byte)
             .ok_or(TransportError::StreamKind(byte))
     }
+
+    /// Largest body on a stream of this kind, in bytes, whatever the kind of the frame: who joins
+    /// is not known yet, and has no use for more than a handshake.
+    fn largest_body(self) -> u32 {
+        match self {
+            StreamKind::Join => 64 << 10,
+            StreamKind::Control | StreamKind::Telemetry | StreamKind::Log => u32::MAX,
+        }
+    }
 }
 
 /// Numbers that a close carries, so that the other side can say why.
@@ -227,7 +236,7 @@ impl Connection {
         let (send, receive) = self.inner.open_bi().await.map_err(stream_error)?;
         let mut sender = FrameSender { inner: send };
         sender.write(&[kind as u8]).await?;
-        Ok((sender, FrameReceiver { inner: receive }))
+        Ok((sender, FrameReceiver::new(receive, kind)))
     }
 
     pub async fn open_uni(&self, kind: StreamKind) -> Result<FrameSender, TransportError> {
@@ -241,7 +250,7 @@ impl Connection {
     ) -> Result<(StreamKind, FrameSender, FrameReceiver), TransportError> {
         let (send, mut receive) = self.inner.accept_bi().await.map_err(stream_error)?;
         let kind = read_kind(&mut receive).await?;
-        Ok((kind, FrameSender { inner: send }, FrameReceiver { inner: receive }))
+        Ok((kind, FrameSender { inner: send }, FrameReceiver::new(receive, kind)))
     }
 
     /// The next unidirectional stream, before its kind is known: a slow peer must not hold up
@@ -276,7 +285,7 @@ pub struct UnknownStream {
 impl UnknownStream {
     pub async fn identify(mut self) -> Result<(StreamKind, FrameReceiver), TransportError> {
         let kind = read_kind(&mut self.inner).await?;
-        Ok((kind, FrameReceiver { inner: self.inner }))
+        Ok((kind, FrameReceiver::new(self.inner, kind)))
     }
 }
 
@@ -326,9 +335,14 @@ impl FrameSender {
 /// The receiving half of a stream.
 pub struct FrameReceiver {
     inner: quinn::RecvStream,
+    largest_body: u32,
 }
 
 impl FrameReceiver {
+    fn new(inner: quinn::RecvStream, kind: StreamKind) -> Self {
+        FrameReceiver { inner, largest_body: kind.largest_body() }
+    }
+
     /// The next frame; `None` when the peer has ended the stream between two frames. The wait for
     /// a first byte is unbounded, the wait for the rest is not. Not cancel safe: dropping the
     /// future in the middle loses bytes.
@@ -353,6 +367,10 @@ impl FrameReceiver {
         let cut = |e: quinn::ReadExactError| TransportError::Stream(e.to_string());
         self.inner.read_exact(header.split_at_mut(have).1).await.map_err(cut)?;
         let (kind, length) = parse_header(header)?;
+        if length > self.largest_body {
+            let (kind, length) = (kind.name(), length.into());
+            return Err(WireError::Limit { kind, length, limit: self.largest_body }.into());
+        }
         let mut body = vec![0; length as usize];
         self.inner.read_exact(&mut body).await.map_err(cut)?;
         Ok(Frame { kind, body })

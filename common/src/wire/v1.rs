@@ -237,6 +237,7 @@ pub struct Heartbeat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenewRequest {
     /// PKCS#10 in DER, with a new key.
+    #[serde(with = "codec::bytes")]
     pub csr: Vec<u8>,
 }
 
@@ -349,7 +350,9 @@ pub struct LogAck {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Renewed {
+    #[serde(with = "codec::bytes")]
     pub certificate: Vec<u8>,
+    #[serde(with = "codec::bytes")]
     pub ca: Vec<u8>,
 }
 
@@ -394,6 +397,7 @@ pub struct LogChunk {
     pub key: MemberKey,
     pub file: String,
     pub offset: u64,
+    #[serde(with = "codec::bytes")]
     pub bytes: Vec<u8>,
 }
 

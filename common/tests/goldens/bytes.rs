@@ -1,0 +1,417 @@
+//! The bytes of every message, field by field: the specification of the wire.
+//!
+//! Each constant is one whole frame: kind, length of the body (u32, big endian), body. The part of
+//! a line after `;` is a comment, and blanks do not count. Handshake bodies are tag (u16), length
+//! (u32), value, all big endian. Other bodies: an integer below 251 is one byte, a larger one is
+//! fb + u16, fc + u32 or fd + u64, little endian; a signed one is zigzag first; a text or a list
+//! has its count first; an enum has its variant's index first; an absent option is 00, a present
+//! one 01 and its value; a float is its four bytes, little endian.
+
+pub const HELLO: &str = "
+    01 00000029 ; Hello, 41 bytes
+    0001 00000004 00000000 ; minor_oldest 0
+    0002 00000004 00000003 ; minor 3
+    0003 00000005 302e312e30 ; build `0.1.0`
+    0004 00000004 6b337839 ; instance `k3x9`";
+
+pub const WELCOME: &str = "
+    02 00000035 ; Welcome, 53 bytes
+    0001 00000004 00000002 ; minor 2
+    0002 00000005 302e312e30 ; build `0.1.0`
+    0003 00000006 6e2d34627137 ; node `n-4bq7`
+    0004 00000004 00000007 ; era 7
+    0005 00000004 000007d0 ; heartbeat_ms 2000";
+
+pub const REFUSE: &str = "
+    03 0000001c ; Refuse, 28 bytes
+    0001 00000004 00000004 ; code REFUSE_CLONE
+    0002 0000000c 616c72656164792068657265 ; text `already here`";
+
+pub const JOIN_REQUEST: &str = "
+    04 00000035 ; JoinRequest, 53 bytes
+    0001 00000004 6b337839 ; token_id `k3x9`
+    0002 00000004 a5a5a5a5 ; token_secret
+    0003 00000004 30820100 ; csr
+    0004 00000006 6770752d3031 ; node_name `gpu-01`
+    0005 00000005 302e312e30 ; build `0.1.0`";
+
+pub const JOIN_GRANT: &str = "
+    05 0000001e ; JoinGrant, 30 bytes
+    0001 00000006 6e2d34627137 ; node `n-4bq7`
+    0002 00000003 308202 ; certificate
+    0003 00000003 308203 ; ca";
+
+pub const INVENTORY_FULL: &str = "
+    10 00000112 ; Inventory, 274 bytes
+    06 6770752d3031 ; name `gpu-01`
+    0a 6770752d30312e6c6162 ; hostname `gpu-01.lab`
+    05 302e312e30 ; agent_version `0.1.0`
+    02 ; roles: 2
+    00 ; - Head
+    01 ; - Worker
+    01 06 683130302d61 ; pool `h100-a`
+    02 ; labels: 2
+    04 7261636b 02 7237 ; - `rack` = `r7`
+    04 7a6f6e65 00 ; - `zone` = ``
+    00 0a140001 ; address 10.20.0.1
+    01 05 626f6e6430 ; interface `bond0`
+    07 623030372d3164 ; boot_id `b007-1d`
+    fc000000f0 ; network_namespace 4026531840
+    fc40e20100 ; container_start_ms 123456
+    02 ; gpus: 2
+    06 4750552d6161 ; uuid `GPU-aa`
+    00 ; index 0
+    0b 4e56494449412048313030 ; name `NVIDIA H100`
+    fd0000000014000000 ; memory_bytes 85899345920
+    01 10 30303030303030303a31383a30302e30 ; pci_bus_id `00000000:18:00.0`
+    06 4750552d6262 ; uuid `GPU-bb`
+    01 ; index 1
+    0b 4e56494449412048313030 ; name `NVIDIA H100`
+    fd0000000014000000 ; memory_bytes 85899345920
+    00 ; pci_bus_id absent
+    fb00fa ; cpus_milli 64000
+    fd0000000000010000 ; memory_bytes 1099511627776
+    fc00000100 ; shm_bytes 65536
+    01 fa ; pids_limit 250
+    fb204e fb0020 ; ports 20000, size 8192
+    01 ; versions: 1
+    03 726179 06 322e34392e30 ; - `ray` = `2.49.0`
+    04 ; doctor: 4
+    04 6e766d6c ; check `nvml`
+    00 ; level Ok
+    06 322047505573 ; text `2 GPUs`
+    00 ; advice absent
+    03 73686d ; check `shm`
+    01 ; level Warning
+    06 3634204b6942 ; text `64 KiB`
+    01 0a 2d2d73686d2d73697a65 ; advice `--shm-size`
+    03 786964 ; check `xid`
+    02 ; level Blind
+    07 6e6f206b6d7367 ; text `no kmsg`
+    00 ; advice absent
+    03 726179 ; check `ray`
+    03 ; level Error
+    07 6d697373696e67 ; text `missing`
+    01 0b 696e7374616c6c20726179 ; advice `install ray`";
+
+pub const INVENTORY_BARE: &str = "
+    10 00000032 ; Inventory, 50 bytes
+    03 637075 ; name `cpu`
+    00 ; hostname ``
+    05 302e312e30 ; agent_version `0.1.0`
+    00 ; roles: 0
+    00 ; pool absent
+    00 ; labels: 0
+    01 fd000000000000000000000000000001 ; address fd00::1
+    00 ; interface absent
+    00 ; boot_id ``
+    00 ; network_namespace 0
+    00 ; container_start_ms 0
+    00 ; gpus: 0
+    fa ; cpus_milli 250
+    fbfb00 ; memory_bytes 251
+    fbffff ; shm_bytes 65535
+    00 ; pids_limit absent
+    fb0004 01 ; ports 1024, size 1
+    00 ; versions: 0
+    00 ; doctor: 0";
+
+pub const REPORT: &str = "
+    11 0000018f ; Report, 399 bytes
+    02 fb2c01 ; held 2.300
+    0a ; members: 10
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    00 ; member head
+    00 ; Starting
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 00 ; member rank 0
+    01 ; Running
+    fc70110100 ; pid 70000
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 01 ; member rank 1
+    02 ; Stopping
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 02 ; member rank 2
+    03 ; Ended
+    00 ; Exited
+    01 ; code -1, zigzag
+    00 ; asked false
+    09 54726163656261636b ; last_output `Traceback`
+    00 ; swept 0
+    01 ; logs_complete true
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 03 ; member rank 3
+    03 ; Ended
+    01 ; Signalled
+    12 ; signal 9, zigzag
+    01 ; asked true
+    00 ; last_output ``
+    0c ; swept 12
+    00 ; logs_complete false
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 04 ; member rank 4
+    03 ; Ended
+    02 ; Failed
+    0e 6e6f207368696d207265636f7264 ; reason `no shim record`
+    00 ; asked false
+    02 c3a9 ; last_output `é`
+    00 ; swept 0
+    00 ; logs_complete false
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 05 ; member rank 5
+    04 ; Refused
+    00 ; PortBusy
+    fb214e ; port 20001
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 06 ; member rank 6
+    04 ; Refused
+    01 ; GpuHeld
+    06 4750552d6161 ; gpu `GPU-aa`
+    05 672d6f6c64 ; gang `g-old`
+    01 09 ; epoch 1.9
+    01 fb2c01 ; member rank 300
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 07 ; member rank 7
+    04 ; Refused
+    02 ; StaleEpoch
+    02 02 ; highest 2.2
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 08 ; member rank 8
+    04 ; Refused
+    03 ; Impossible
+    06 6e6f20677075 ; reason `no gpu`
+    02 ; gangs: 2
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 ; ray present
+    01 ; ready true
+    09 73657373696f6e5f31 ; session `session_1`
+    06 322e34392e30 ; version `2.49.0`
+    02 ; nodes: 2
+    00 ; member head
+    04 61613031 ; ray_node_id `aa01`
+    09 31302e32302e302e31 ; address `10.20.0.1`
+    01 ; alive true
+    00 ; state_message ``
+    01 01 ; member rank 1
+    04 61613032 ; ray_node_id `aa02`
+    09 31302e32302e302e32 ; address `10.20.0.2`
+    00 ; alive false
+    07 647261696e6564 ; state_message `drained`
+    06 ; entrypoints: 6
+    04 6a312d31 ; operation `j1-1`
+    00 ; Waiting
+    04 6a312d32 ; operation `j1-2`
+    01 ; Running
+    01 ; driver present
+    04 61613031 ; ray_node_id `aa01`
+    01 00 ; member head
+    01 09 31302e32302e302e31 ; address `10.20.0.1`
+    04 6a312d33 ; operation `j1-3`
+    01 ; Running
+    00 ; driver absent
+    04 6a312d34 ; operation `j1-4`
+    02 ; Succeeded
+    01 ; driver present
+    04 61613032 ; ray_node_id `aa02`
+    01 01 01 ; member rank 1
+    00 ; address absent
+    04 6a312d35 ; operation `j1-5`
+    03 ; Failed
+    01 ; driver present
+    04 61613033 ; ray_node_id `aa03`
+    00 ; member absent
+    00 ; address absent
+    01 02 ; exit_code 1, zigzag
+    01 03 4f4f4d ; error_type `OOM`
+    06 6b696c6c6564 ; message `killed`
+    04 6a312d36 ; operation `j1-6`
+    03 ; Failed
+    00 ; driver absent
+    00 ; exit_code absent
+    00 ; error_type absent
+    00 ; message ``
+    05 672d74776f ; gang `g-two`
+    02 fc00000100 ; epoch 2.65536
+    00 ; ray absent
+    00 ; entrypoints: 0";
+
+pub const HEARTBEAT: &str = "
+    12 0000000d ; Heartbeat, 13 bytes
+    fd0000000001000000 ; sequence 4294967296
+    02 fb2c01 ; held 2.300";
+
+pub const RENEW_REQUEST: &str = "
+    13 00000005 ; RenewRequest, 5 bytes
+    04 308200ff ; csr";
+
+pub const DESIRED_HEADER: &str = "
+    20 00000005 ; DesiredHeader, 5 bytes
+    02 fb2d01 ; generation 2.301
+    03 ; count 3";
+
+pub const DESIRED_GANG_RAY: &str = "
+    21 000000e4 ; DesiredGang, 228 bytes
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    00 ; Run
+    07 6a2d747261696e ; job `j-train`
+    01 ; attempt 1
+    05 747261696e ; job_name `train`
+    06 766973696f6e ; project `vision`
+    00 ; launcher Ray
+    02 ; nnodes 2
+    08 ; gpus_per_node 8
+    02 ; addresses: 2
+    00 0a140001 ; - 10.20.0.1
+    01 fd000000000000000000000000000002 ; - fd00::2
+    00 0a140001 ; head_address 10.20.0.1
+    fb204e fb0001 ; head_ports 20000, size 256
+    02 ; members: 2
+    00 ; member head
+    00 ; gpus: 0
+    fbd007 ; cpus_milli 2000
+    fd0000000001000000 ; memory_bytes 4294967296
+    fb204e fb0001 ; ports 20000, size 256
+    01 00 ; member rank 0
+    02 ; gpus: 2
+    06 4750552d6161 ; - `GPU-aa`
+    06 4750552d6262 ; - `GPU-bb`
+    fb60ea ; cpus_milli 60000
+    fd0000000080000000 ; memory_bytes 549755813888
+    fb204f fb0001 ; ports 20256, size 256
+    02 ; entrypoints: 2
+    09 6a2d747261696e2d31 ; operation `j-train-1`
+    02 ; argv: 2
+    06 707974686f6e ; - `python`
+    08 747261696e2e7079 ; - `train.py`
+    00 ; driver head
+    0a 6a2d747261696e2d3162 ; operation `j-train-1b`
+    00 ; argv: 0
+    01 01 ; driver rank 1
+    00 ; argv: 0
+    01 ; env: 1
+    02 4c52 03 302e31 ; - `LR` = `0.1`
+    01 02 2f77 ; workdir `/w`
+    01 04 2f732f6a ; job_directory `/s/j`
+    01 06 2f732f6a2f63 ; checkpoint_directory `/s/j/c`
+    01 ; config_files: 1
+    06 612e79616d6c 04 783a2031 ; - `a.yaml` = `x: 1`
+    fb3075 ; grace_ms 30000
+    fcc0270900 ; start_timeout_ms 600000
+    05 74306b656e ; auth_token `t0ken`
+    01 ; run_as present
+    fbe803 ;  uid 1000
+    64 ;  gid 100";
+
+pub const DESIRED_GANG_COMMAND: &str = "
+    21 00000045 ; DesiredGang, 69 bytes
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    00 ; Run
+    05 6a2d636d64 ; job `j-cmd`
+    00 ; attempt 0
+    00 ; job_name ``
+    00 ; project ``
+    01 ; launcher Command
+    01 ; nnodes 1
+    00 ; gpus_per_node 0
+    00 ; addresses: 0
+    00 7f000001 ; head_address 127.0.0.1
+    fb00ff fbff00 ; head_ports 65280, size 255
+    00 ; members: 0
+    00 ; entrypoints: 0
+    02 ; argv: 2
+    09 2f62696e2f74727565 ; - `/bin/true`
+    03 612062 ; - `a b`
+    00 ; env: 0
+    00 ; workdir absent
+    00 ; job_directory absent
+    00 ; checkpoint_directory absent
+    00 ; config_files: 0
+    00 ; grace_ms 0
+    fdffffffffffffffff ; start_timeout_ms 18446744073709551615
+    00 ; auth_token ``
+    00 ; run_as absent";
+
+pub const DESIRED_GANG_STOP: &str = "
+    21 0000000f ; DesiredGang, 15 bytes
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 fcffffffff ; epoch 2.4294967295
+    01 ; Stop";
+
+pub const HEARTBEAT_ACK: &str = "
+    22 00000001 ; HeartbeatAck, 1 bytes
+    fa ; sequence 250";
+
+pub const LOG_ACK: &str = "
+    23 00000019 ; LogAck, 25 bytes
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    00 ; member head
+    0a 6472697665722e6c6f67 ; file `driver.log`
+    fbfb00 ; offset 251";
+
+pub const RENEWED: &str = "
+    24 00000006 ; Renewed, 6 bytes
+    02 3001 ; certificate
+    02 3002 ; ca";
+
+pub const SAMPLE_FULL: &str = "
+    30 00000067 ; Sample, 103 bytes
+    fd7bc02cc899010000 ; wall_ms 1760000000123
+    02 ; dropped 2
+    01 00004841 ; cpu_busy_pct 12.5
+    01 fb0004 ; memory_used_bytes 1024
+    01 fd0000000000010000 ; memory_total_bytes 1099511627776
+    01 0000403f ; load1 0.75
+    01 00 ; shm_free_bytes 0
+    02 ; gpus: 2
+    06 4750552d6161 ; uuid `GPU-aa`
+    01 0000c742 ; utilization_pct 99.5
+    01 fc00000100 ; memory_used_bytes 65536
+    01 fd0000000014000000 ; memory_total_bytes 85899345920
+    01 00007442 ; temperature_c 61.0
+    01 0020af43 ; power_w 350.25
+    01 00002f44 ; power_limit_w 700.0
+    01 fbbc07 ; sm_clock_mhz 1980
+    01 fb3b0a ; memory_clock_mhz 2619
+    06 4750552d6262 ; uuid `GPU-bb`
+    00 ; utilization_pct absent
+    00 ; memory_used_bytes absent
+    00 ; memory_total_bytes absent
+    00 ; temperature_c absent
+    00 ; power_w absent
+    00 ; power_limit_w absent
+    00 ; sm_clock_mhz absent
+    00 ; memory_clock_mhz absent";
+
+pub const SAMPLE_BLIND: &str = "
+    30 00000008 ; Sample, 8 bytes
+    00 ; wall_ms 0
+    00 ; dropped 0
+    00 ; cpu_busy_pct absent
+    00 ; memory_used_bytes absent
+    00 ; memory_total_bytes absent
+    00 ; load1 absent
+    00 ; shm_free_bytes absent
+    00 ; gpus: 0";
+
+pub const LOG_CHUNK: &str = "
+    31 00000024 ; LogChunk, 36 bytes
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 03 ; member rank 3
+    08 72616e6b2e6f7574 ; file `rank.out`
+    fc00001000 ; offset 1048576
+    09 7374657020310a00ff ; bytes";

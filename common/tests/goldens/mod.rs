@@ -1,0 +1,124 @@
+//! One value and its literal bytes for every message; shared by the golden and the hostile tests.
+
+pub mod bytes;
+pub mod values;
+
+use gangline_common::wire::WireError;
+use gangline_common::wire::frame::{Frame, Kind};
+use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
+use gangline_common::wire::v1::{AgentMessage, CoordinatorMessage, LogChunk, NodeSample};
+
+/// Any message of the wire.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Message {
+    Hello(Hello),
+    Welcome(Welcome),
+    Refuse(Refuse),
+    JoinRequest(JoinRequest),
+    JoinGrant(JoinGrant),
+    Agent(AgentMessage),
+    Coordinator(CoordinatorMessage),
+    Sample(NodeSample),
+    Log(LogChunk),
+}
+
+impl Message {
+    pub fn to_frame(&self) -> Result<Frame, WireError> {
+        match self {
+            Message::Hello(message) => message.to_frame(),
+            Message::Welcome(message) => message.to_frame(),
+            Message::Refuse(message) => message.to_frame(),
+            Message::JoinRequest(message) => message.to_frame(),
+            Message::JoinGrant(message) => message.to_frame(),
+            Message::Agent(message) => message.to_frame(),
+            Message::Coordinator(message) => message.to_frame(),
+            Message::Sample(message) => message.to_frame(),
+            Message::Log(message) => message.to_frame(),
+        }
+    }
+
+    /// Decodes a frame with the decoder of its kind.
+    pub fn from_frame(frame: &Frame) -> Result<Self, WireError> {
+        match frame.kind {
+            Kind::Hello => Hello::from_frame(frame).map(Message::Hello),
+            Kind::Welcome => Welcome::from_frame(frame).map(Message::Welcome),
+            Kind::Refuse => Refuse::from_frame(frame).map(Message::Refuse),
+            Kind::JoinRequest => JoinRequest::from_frame(frame).map(Message::JoinRequest),
+            Kind::JoinGrant => JoinGrant::from_frame(frame).map(Message::JoinGrant),
+            Kind::Inventory | Kind::Report | Kind::Heartbeat | Kind::RenewRequest => {
+                AgentMessage::from_frame(frame).map(Message::Agent)
+            }
+            Kind::DesiredHeader
+            | Kind::DesiredGang
+            | Kind::HeartbeatAck
+            | Kind::LogAck
+            | Kind::Renewed => CoordinatorMessage::from_frame(frame).map(Message::Coordinator),
+            Kind::Sample => NodeSample::from_frame(frame).map(Message::Sample),
+            Kind::LogChunk => LogChunk::from_frame(frame).map(Message::Log),
+        }
+    }
+}
+
+/// A message and what it looks like on the wire.
+pub struct Golden {
+    /// Name of the constant in `bytes`.
+    pub name: &'static str,
+    pub kind: Kind,
+    pub hex: &'static str,
+    pub message: Message,
+}
+
+impl Golden {
+    /// The literal bytes of the whole frame.
+    pub fn wire(&self) -> Vec<u8> {
+        unhex(self.name, self.hex)
+    }
+}
+
+/// Reads hex digits; blanks do not count, and a `;` begins a comment up to the end of its line.
+fn unhex(name: &str, text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text
+        .lines()
+        .flat_map(|line| line.split(';').next().unwrap_or_default().bytes())
+        .filter(|byte| !byte.is_ascii_whitespace())
+        .collect();
+    data_encoding::HEXLOWER
+        .decode(&digits)
+        .unwrap_or_else(|e| panic!("golden {name} is not hex: {e}"))
+}
+
+/// Every golden.
+pub fn all() -> Vec<Golden> {
+    macro_rules! goldens {
+        ($($name:ident: $kind:ident = $message:expr;)+) => {
+            vec![$(Golden {
+                name: stringify!($name),
+                kind: Kind::$kind,
+                hex: bytes::$name,
+                message: $message,
+            }),+]
+        };
+    }
+    goldens! {
+        HELLO: Hello = Message::Hello(values::hello());
+        WELCOME: Welcome = Message::Welcome(values::welcome());
+        REFUSE: Refuse = Message::Refuse(values::refuse());
+        JOIN_REQUEST: JoinRequest = Message::JoinRequest(values::join_request());
+        JOIN_GRANT: JoinGrant = Message::JoinGrant(values::join_grant());
+        INVENTORY_FULL: Inventory = Message::Agent(values::inventory_full());
+        INVENTORY_BARE: Inventory = Message::Agent(values::inventory_bare());
+        REPORT: Report = Message::Agent(values::report());
+        HEARTBEAT: Heartbeat = Message::Agent(values::heartbeat());
+        RENEW_REQUEST: RenewRequest = Message::Agent(values::renew_request());
+        DESIRED_HEADER: DesiredHeader = Message::Coordinator(values::desired_header());
+        DESIRED_GANG_RAY: DesiredGang = Message::Coordinator(values::desired_gang_ray());
+        DESIRED_GANG_COMMAND: DesiredGang = Message::Coordinator(values::desired_gang_command());
+        DESIRED_GANG_STOP: DesiredGang = Message::Coordinator(values::desired_gang_stop());
+        HEARTBEAT_ACK: HeartbeatAck = Message::Coordinator(values::heartbeat_ack());
+        LOG_ACK: LogAck = Message::Coordinator(values::log_ack());
+        RENEWED: Renewed = Message::Coordinator(values::renewed());
+        SAMPLE_FULL: Sample = Message::Sample(values::sample_full());
+        SAMPLE_BLIND: Sample = Message::Sample(values::sample_blind());
+        LOG_CHUNK: LogChunk = Message::Log(values::log_chunk());
+    }
+}

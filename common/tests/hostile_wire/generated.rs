@@ -1,0 +1,349 @@
+//! Strategies that generate messages, every field of them, for the round-trip properties.
+
+use std::net::IpAddr;
+
+use gangline_common::ids::{
+    Epoch, GangId, Generation, GpuId, JobId, MemberId, MemberKey, PortBlock,
+};
+use gangline_common::wire::v1::*;
+use proptest::collection::vec;
+use proptest::option::of;
+use proptest::prelude::*;
+
+const NAME: &str = "[A-Za-z0-9_-]{1,64}";
+
+fn text() -> impl Strategy<Value = String> {
+    // Any characters, of any length in bytes.
+    vec(any::<char>(), 0..20).prop_map(String::from_iter)
+}
+
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    vec(text(), 0..4)
+}
+
+fn pairs() -> impl Strategy<Value = Vec<(String, String)>> {
+    vec((text(), text()), 0..4)
+}
+
+fn blob() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..300)
+}
+
+/// Every float that is equal to itself.
+fn float() -> impl Strategy<Value = f32> {
+    any::<u32>().prop_map(f32::from_bits).prop_filter("NaN is not equal to itself", |x| !x.is_nan())
+}
+
+fn gang() -> impl Strategy<Value = GangId> {
+    NAME.prop_map(|text| GangId::new(text).expect("a valid name"))
+}
+
+fn gpu() -> impl Strategy<Value = GpuId> {
+    text().prop_map(GpuId)
+}
+
+fn epoch() -> impl Strategy<Value = Epoch> {
+    (any::<u32>(), any::<u32>()).prop_map(|(era, n)| Epoch { era, n })
+}
+
+fn generation() -> impl Strategy<Value = Generation> {
+    (any::<u32>(), any::<u64>()).prop_map(|(era, n)| Generation { era, n })
+}
+
+fn member() -> impl Strategy<Value = MemberId> {
+    prop_oneof![Just(MemberId::Head), any::<u32>().prop_map(MemberId::Rank)]
+}
+
+fn key() -> impl Strategy<Value = MemberKey> {
+    (gang(), epoch(), member()).prop_map(|(gang, epoch, member)| MemberKey { gang, epoch, member })
+}
+
+fn ports() -> impl Strategy<Value = PortBlock> {
+    any::<(u16, u16)>().prop_map(|(base, size)| PortBlock { base, size })
+}
+
+fn role() -> impl Strategy<Value = NodeRole> {
+    prop_oneof![Just(NodeRole::Head), Just(NodeRole::Worker)]
+}
+
+fn doctor_line() -> impl Strategy<Value = DoctorLine> {
+    let level = prop_oneof![
+        Just(DoctorLevel::Ok),
+        Just(DoctorLevel::Warning),
+        Just(DoctorLevel::Blind),
+        Just(DoctorLevel::Error),
+    ];
+    (text(), level, text(), of(text())).prop_map(|(check, level, text, advice)| DoctorLine {
+        check,
+        level,
+        text,
+        advice,
+    })
+}
+
+fn gpu_identity() -> impl Strategy<Value = GpuIdentity> {
+    (gpu(), any::<u32>(), text(), any::<u64>(), of(text())).prop_map(
+        |(uuid, index, name, memory_bytes, pci_bus_id)| GpuIdentity {
+            uuid,
+            index,
+            name,
+            memory_bytes,
+            pci_bus_id,
+        },
+    )
+}
+
+fn inventory() -> impl Strategy<Value = NodeInventory> {
+    let who = (text(), text(), text(), vec(role(), 0..3), of(text()), pairs());
+    let place = (any::<IpAddr>(), of(text()), text(), any::<u64>(), any::<u64>());
+    let holds = (vec(gpu_identity(), 0..4), any::<u32>(), any::<[u64; 2]>(), of(any::<u64>()));
+    let rest = (ports(), pairs(), vec(doctor_line(), 0..4));
+    (who, place, holds, rest).prop_map(|(who, place, holds, rest)| {
+        let (name, hostname, agent_version, roles, pool, labels) = who;
+        let (address, interface, boot_id, network_namespace, container_start_ms) = place;
+        let (gpus, cpus_milli, [memory_bytes, shm_bytes], pids_limit) = holds;
+        let (ports, versions, doctor) = rest;
+        NodeInventory {
+            name,
+            hostname,
+            agent_version,
+            roles,
+            pool,
+            labels,
+            address,
+            interface,
+            boot_id,
+            network_namespace,
+            container_start_ms,
+            gpus,
+            cpus_milli,
+            memory_bytes,
+            shm_bytes,
+            pids_limit,
+            ports,
+            versions,
+            doctor,
+        }
+    })
+}
+
+fn ended() -> impl Strategy<Value = Ended> {
+    let how = prop_oneof![
+        any::<i32>().prop_map(|code| EndedHow::Exited { code }),
+        any::<i32>().prop_map(|signal| EndedHow::Signalled { signal }),
+        text().prop_map(|reason| EndedHow::Failed { reason }),
+    ];
+    (how, any::<bool>(), text(), any::<u32>(), any::<bool>()).prop_map(
+        |(how, asked, last_output, swept, logs_complete)| Ended {
+            how,
+            asked,
+            last_output,
+            swept,
+            logs_complete,
+        },
+    )
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    prop_oneof![
+        any::<u16>().prop_map(|port| Refusal::PortBusy { port }),
+        (gpu(), key()).prop_map(|(gpu, by)| Refusal::GpuHeld { gpu, by }),
+        epoch().prop_map(|highest| Refusal::StaleEpoch { highest }),
+        text().prop_map(|reason| Refusal::Impossible { reason }),
+    ]
+}
+
+fn member_report() -> impl Strategy<Value = MemberReport> {
+    let state = prop_oneof![
+        Just(MemberState::Starting),
+        any::<u32>().prop_map(|pid| MemberState::Running { pid }),
+        Just(MemberState::Stopping),
+        ended().prop_map(MemberState::Ended),
+        refusal().prop_map(MemberState::Refused),
+    ];
+    (key(), state).prop_map(|(key, state)| MemberReport { key, state })
+}
+
+fn ray_cluster() -> impl Strategy<Value = RayCluster> {
+    let node = (member(), text(), text(), any::<bool>(), text()).prop_map(
+        |(member, ray_node_id, address, alive, state_message)| RayNode {
+            member,
+            ray_node_id,
+            address,
+            alive,
+            state_message,
+        },
+    );
+    (any::<bool>(), text(), text(), vec(node, 0..4))
+        .prop_map(|(ready, session, version, nodes)| RayCluster { ready, session, version, nodes })
+}
+
+fn ray_driver() -> impl Strategy<Value = RayDriver> {
+    (text(), of(member()), of(text())).prop_map(|(ray_node_id, member, address)| RayDriver {
+        ray_node_id,
+        member,
+        address,
+    })
+}
+
+fn entrypoint_report() -> impl Strategy<Value = EntrypointReport> {
+    let failed = (of(ray_driver()), of(any::<i32>()), of(text()), text()).prop_map(
+        |(driver, exit_code, error_type, message)| EntrypointState::Failed {
+            driver,
+            exit_code,
+            error_type,
+            message,
+        },
+    );
+    let state = prop_oneof![
+        Just(EntrypointState::Waiting),
+        of(ray_driver()).prop_map(|driver| EntrypointState::Running { driver }),
+        of(ray_driver()).prop_map(|driver| EntrypointState::Succeeded { driver }),
+        failed,
+    ];
+    (text(), state).prop_map(|(operation, state)| EntrypointReport { operation, state })
+}
+
+fn report() -> impl Strategy<Value = NodeReport> {
+    let gang = (gang(), epoch(), of(ray_cluster()), vec(entrypoint_report(), 0..4))
+        .prop_map(|(gang, epoch, ray, entrypoints)| GangReport { gang, epoch, ray, entrypoints });
+    (generation(), vec(member_report(), 0..6), vec(gang, 0..3))
+        .prop_map(|(held, members, gangs)| NodeReport { held, members, gangs })
+}
+
+/// Any message of an agent.
+pub fn agent_message() -> impl Strategy<Value = AgentMessage> {
+    prop_oneof![
+        inventory().prop_map(|inventory| AgentMessage::Inventory(Box::new(inventory))),
+        report().prop_map(AgentMessage::Report),
+        (any::<u64>(), generation())
+            .prop_map(|(sequence, held)| AgentMessage::Heartbeat(Heartbeat { sequence, held })),
+        blob().prop_map(|csr| AgentMessage::RenewRequest(RenewRequest { csr })),
+    ]
+}
+
+fn member_assignment() -> impl Strategy<Value = MemberAssignment> {
+    (member(), vec(gpu(), 0..4), any::<u32>(), any::<u64>(), ports()).prop_map(
+        |(member, gpus, cpus_milli, memory_bytes, ports)| MemberAssignment {
+            member,
+            gpus,
+            cpus_milli,
+            memory_bytes,
+            ports,
+        },
+    )
+}
+
+fn assignment() -> impl Strategy<Value = Assignment> {
+    let entrypoint = (text(), texts(), member()).prop_map(|(operation, argv, driver)| Entrypoint {
+        operation,
+        argv,
+        driver,
+    });
+    let job = NAME.prop_map(|text| JobId::new(text).expect("a valid name"));
+    let launcher = prop_oneof![Just(Launcher::Ray), Just(Launcher::Command)];
+    let what = (job, any::<u32>(), text(), text(), launcher);
+    let shape = (any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..4), any::<IpAddr>(), ports());
+    let parts = (vec(member_assignment(), 0..3), vec(entrypoint, 0..3), texts(), pairs());
+    let places = (of(text()), of(text()), of(text()), pairs());
+    let rest = (any::<[u64; 2]>(), text(), of(any::<(u32, u32)>()));
+    (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
+        let (job, attempt, job_name, project, launcher) = what;
+        let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
+        let (members, entrypoints, argv, env) = parts;
+        let (workdir, job_directory, checkpoint_directory, config_files) = places;
+        let ([grace_ms, start_timeout_ms], auth_token, run_as) = rest;
+        Assignment {
+            job,
+            attempt,
+            job_name,
+            project,
+            launcher,
+            nnodes,
+            gpus_per_node,
+            addresses,
+            head_address,
+            head_ports,
+            members,
+            entrypoints,
+            argv,
+            env,
+            workdir,
+            job_directory,
+            checkpoint_directory,
+            config_files,
+            grace_ms,
+            start_timeout_ms,
+            auth_token: Secret(auth_token),
+            run_as,
+        }
+    })
+}
+
+/// Any message of the coordinator.
+pub fn coordinator_message() -> impl Strategy<Value = CoordinatorMessage> {
+    let order = prop_oneof![
+        assignment().prop_map(|assignment| Order::Run(Box::new(assignment))),
+        Just(Order::Stop),
+    ];
+    let desired_gang = (gang(), epoch(), order)
+        .prop_map(|(gang, epoch, order)| Box::new(DesiredGang { gang, epoch, order }));
+    prop_oneof![
+        (generation(), any::<u32>()).prop_map(|(generation, count)| {
+            CoordinatorMessage::DesiredHeader(DesiredHeader { generation, count })
+        }),
+        desired_gang.prop_map(CoordinatorMessage::DesiredGang),
+        any::<u64>()
+            .prop_map(|sequence| CoordinatorMessage::HeartbeatAck(HeartbeatAck { sequence })),
+        (key(), text(), any::<u64>()).prop_map(|(key, file, offset)| {
+            CoordinatorMessage::LogAck(LogAck { key, file, offset })
+        }),
+        (blob(), blob())
+            .prop_map(|(certificate, ca)| CoordinatorMessage::Renewed(Renewed { certificate, ca })),
+    ]
+}
+
+/// Any reading of a node.
+pub fn sample() -> impl Strategy<Value = NodeSample> {
+    let host = (of(float()), of(any::<u64>()), of(any::<u64>()), of(float()), of(any::<u64>()))
+        .prop_map(
+            |(cpu_busy_pct, memory_used_bytes, memory_total_bytes, load1, shm_free_bytes)| {
+                HostSample {
+                    cpu_busy_pct,
+                    memory_used_bytes,
+                    memory_total_bytes,
+                    load1,
+                    shm_free_bytes,
+                }
+            },
+        );
+    let numbers = (of(any::<u64>()), of(any::<u64>()), of(any::<u32>()), of(any::<u32>()));
+    let floats = (of(float()), of(float()), of(float()), of(float()));
+    let gpu = (gpu(), numbers, floats).prop_map(|(uuid, numbers, floats)| {
+        let (memory_used_bytes, memory_total_bytes, sm_clock_mhz, memory_clock_mhz) = numbers;
+        let (utilization_pct, temperature_c, power_w, power_limit_w) = floats;
+        GpuSample {
+            uuid,
+            utilization_pct,
+            memory_used_bytes,
+            memory_total_bytes,
+            temperature_c,
+            power_w,
+            power_limit_w,
+            sm_clock_mhz,
+            memory_clock_mhz,
+        }
+    });
+    (any::<u64>(), any::<u32>(), host, vec(gpu, 0..9))
+        .prop_map(|(wall_ms, dropped, host, gpus)| NodeSample { wall_ms, dropped, host, gpus })
+}
+
+/// Any piece of a log.
+pub fn log_chunk() -> impl Strategy<Value = LogChunk> {
+    (key(), text(), any::<u64>(), blob()).prop_map(|(key, file, offset, bytes)| LogChunk {
+        key,
+        file,
+        offset,
+        bytes,
+    })
+}
