@@ -1,0 +1,96 @@
+//! The job spec of Gangline: its types, its parser, and errors that say where and what instead.
+//!
+//! A spec is one YAML 1.2 (or JSON) document of at most [`MAX_SPEC_BYTES`]. The command line
+//! parses it with [`parse_with_overrides`] to give errors with positions before anything is sent,
+//! fills open environment entries with [`resolve_env`], and sends the text of
+//! [`JobSpec::canonical_json`]; the coordinator reads it again with [`parse_resolved`].
+//!
+//! Three rules:
+//! - nothing is accepted in silence: an unknown field is an error with a suggestion, and a field
+//!   that is planned but does nothing yet is an error of its own ([`Code::NOT_YET`]);
+//! - all problems of a spec are reported at once, except that a text which is not YAML ends the
+//!   reading;
+//! - what the user wrote arrives as written: an argument `1e-6` is not turned into another
+//!   spelling of the number, and no shell sees a `command`.
+//!
+//! The way of a text: `tree` (YAML, positions) -> `overrides` -> `convert` (fields, types) ->
+//! `validate` (ranges, forms, sizes). `fields` holds the one table of fields.
+
+mod convert;
+mod error;
+mod fields;
+mod job;
+mod overrides;
+mod render;
+mod tree;
+mod units;
+mod validate;
+
+pub use error::{Code, MAX_ERRORS, SpecError, SpecErrors};
+pub use fields::not_yet_fields;
+pub use job::{
+    CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
+    JobSpec, Launcher, LauncherKind, Resources, resolve_env,
+};
+pub use overrides::MAX_OVERRIDES;
+pub use validate::{
+    MAX_ARGUMENT_BYTES, MAX_ENTRYPOINT_AND_ENV_BYTES, MAX_GPUS_PER_NODE, MAX_NNODES,
+};
+
+use convert::OpenEnv;
+use error::Problems;
+
+/// Largest text of a spec, in bytes; checked before it is parsed.
+pub const MAX_SPEC_BYTES: usize = 1024 * 1024;
+
+/// Parse and check a spec. An environment entry without a value is kept as `None`, to be filled
+/// by [`resolve_env`].
+///
+/// # Errors
+/// Every problem of the text, with its position.
+pub fn parse(source: &str) -> Result<JobSpec, SpecErrors> {
+    read(source, &[], OpenEnv::Allowed)
+}
+
+/// As [`parse`], but an environment entry without a value is an error: for the coordinator, which
+/// has no shell to take it from.
+///
+/// # Errors
+/// Every problem of the text, with its position.
+pub fn parse_resolved(source: &str) -> Result<JobSpec, SpecErrors> {
+    read(source, &[], OpenEnv::Refused)
+}
+
+/// As [`parse`], with values put over those of the text: pairs of a dotted path
+/// (`resources.nnodes`) and a YAML value (`8`), of which the last wins. Below `env` and `labels`
+/// the rest of the path is one key. An empty value is a YAML null.
+///
+/// # Errors
+/// Every problem of the text, with its position, and of the overrides, with their paths.
+pub fn parse_with_overrides(
+    source: &str,
+    overrides: &[(String, String)],
+) -> Result<JobSpec, SpecErrors> {
+    read(source, overrides, OpenEnv::Allowed)
+}
+
+fn read(
+    source: &str,
+    overrides: &[(String, String)],
+    open_env: OpenEnv,
+) -> Result<JobSpec, SpecErrors> {
+    if source.len() > MAX_SPEC_BYTES {
+        let message = format!("the spec has {} bytes; at most {MAX_SPEC_BYTES}", source.len());
+        return Err(SpecError::new(Code::TOO_LARGE, "", message, None).into());
+    }
+    let (mut tree, duplicates) = tree::parse(source)?;
+    let mut problems = Problems::default();
+    for duplicate in duplicates {
+        problems.known(duplicate);
+    }
+    overrides::apply(&mut tree, overrides, &mut problems);
+    let spec = convert::job_spec(&tree, open_env, &mut problems);
+    validate::check(&spec, &mut problems);
+    problems.finish(Some(&tree))?;
+    Ok(spec)
+}

@@ -1,0 +1,159 @@
+//! Planned fields are refused, never accepted in silence: one case for every field that is known
+//! and not built, and the full example where it is at hand.
+
+use std::path::PathBuf;
+
+use gangline_spec::{Code, not_yet_fields, parse};
+
+/// (the field, what a user would write, the pointer of the refusal). A section that is not built
+/// is refused as one; what stands in it is not read.
+const CASES: &[(&str, &str, &str)] = &[
+    ("queue", "queue: {priority: high}", "/queue"),
+    ("queue", "queue: {preemptible: false}", "/queue"),
+    ("queue", "queue: {after: [job:tokenize-v3]}", "/queue"),
+    ("queue", "queue: {not_before: '2026-12-01T22:00:00+08:00'}", "/queue"),
+    ("queue", "queue: {hold: false}", "/queue"),
+    ("queue", "queue: {max_wait: 7d}", "/queue"),
+    ("queue", "queue:", "/queue"),
+    ("timeout", "timeout: 3d", "/timeout"),
+    ("idle_policy", "idle_policy: {min_gpu_util: 10%, window: 1h, action: notify}", "/idle_policy"),
+    ("code", "code: {snapshot: ., include: [configs/**], max_size: 200MiB, git: auto}", "/code"),
+    ("files", "files: [{src: ~/t, dest: /run/t, mode: '0600'}]", "/files"),
+    ("mounts_required", "mounts_required: [/data, /ckpt]", "/mounts_required"),
+    ("secrets", "secrets: [WANDB_API_KEY]", "/secrets"),
+    ("setup", "setup: uv pip install -e .", "/setup"),
+    ("preflight", "preflight: [nccl, disk]", "/preflight"),
+    ("retry", "retry: {max: 3, on_events: [node_lost], exclude_failed_nodes: true}", "/retry"),
+    ("retry", "retry: {backoff: {initial: 30s, factor: 2, max: 10m}}", "/retry"),
+    ("log_policies", "log_policies: [{pattern: x, action: fail_no_retry}]", "/log_policies"),
+    ("hang", "hang: {after: 20m, action: capture_and_notify}", "/hang"),
+    (
+        "tracking",
+        "tracking: {metrics: auto, wandb: {project: rlhf}, tensorboard: true}",
+        "/tracking",
+    ),
+    ("notify", "notify: {on_events: [failed], to: ['webhook:team-rl']}", "/notify"),
+    ("ports", "ports: [{name: tb, port: 6006}]", "/ports"),
+    ("on_disconnect", "on_disconnect: fence", "/on_disconnect"),
+    ("min_runtime", "min_runtime: 1h", "/min_runtime"),
+    ("hold_on_failure", "hold_on_failure: 2h", "/hold_on_failure"),
+    ("logs", "logs: {files: [a.log]}", "/logs"),
+    ("reward", "reward: {path: r.py, symbol: f}", "/reward"),
+    ("python", "python: /usr/bin/python3", "/python"),
+    ("compat_env", "compat_env: [slurm]", "/compat_env"),
+    ("groups", "groups: [{name: head}]", "/groups"),
+    ("template", "template: verl/grpo", "/template"),
+    ("params", "params: {model: /models/x}", "/params"),
+    ("overrides", "overrides: [a=b]", "/overrides"),
+    ("replicas", "replicas: 1..4", "/replicas"),
+    ("scale", "scale: {metric: requests_in_flight, target: 32}", "/scale"),
+    ("port", "port: 8000", "/port"),
+    ("health", "health: {http: /health}", "/health"),
+    ("ide", "ide: jupyter", "/ide"),
+    ("idle_stop", "idle_stop: 2h", "/idle_stop"),
+    ("vars", "vars: {a: b}", "/vars"),
+    ("steps", "steps: {a: {run: x}}", "/steps"),
+    ("on_failure", "on_failure: stop", "/on_failure"),
+    ("schedule", "schedule: '0 22 * * 5'", "/schedule"),
+    ("tz", "tz: Europe/Berlin", "/tz"),
+    ("needs", "needs: [data]", "/needs"),
+    ("matrix", "matrix: {a: [1, 2]}", "/matrix"),
+    ("max_parallel", "max_parallel: 1", "/max_parallel"),
+    ("outputs", "outputs: {model: x}", "/outputs"),
+    ("resources.gpu", "resources: {gpu: [H100, H200]}", "/resources/gpu"),
+    ("resources.labels", "resources: {labels: {rail: '1'}}", "/resources/labels"),
+    (
+        "resources.exclude_nodes",
+        "resources: {exclude_nodes: [gpu-0231]}",
+        "/resources/exclude_nodes",
+    ),
+    ("resources.topology", "resources: {topology: rack}", "/resources/topology"),
+    ("resources.shm", "resources: {shm: 256GiB}", "/resources/shm"),
+    ("resources.disk", "resources: {disk: {path: /data, free: 2TiB}}", "/resources/disk"),
+    ("resources.exclusive", "resources: {exclusive: true}", "/resources/exclusive"),
+    (
+        "resources.ray_resources",
+        "resources: {ray_resources: {trainer: 1}}",
+        "/resources/ray_resources",
+    ),
+    ("launcher.driver", "launcher: {driver: rank0}", "/launcher/driver"),
+    ("launcher.dashboard", "launcher: {dashboard: true}", "/launcher/dashboard"),
+    ("launcher.head", "launcher: {head: auto}", "/launcher/head"),
+    ("launcher.network", "launcher: {network: {socket_ifname: bond0}}", "/launcher/network"),
+    ("launcher.network", "launcher: {network: {ib_hca: 'mlx5_[0-7]'}}", "/launcher/network"),
+    ("checkpoint.every", "checkpoint: {every: 20}", "/checkpoint/every"),
+    ("checkpoint.keep", "checkpoint: {keep: 3}", "/checkpoint/keep"),
+    ("checkpoint.on_deadline", "checkpoint: {on_deadline: true}", "/checkpoint/on_deadline"),
+    ("checkpoint.upload", "checkpoint: {upload: s3://models/x}", "/checkpoint/upload"),
+    (
+        "checkpoint.encrypted_copy",
+        "checkpoint: {encrypted_copy: true}",
+        "/checkpoint/encrypted_copy",
+    ),
+];
+
+#[test]
+fn each_planned_field_is_refused_at_its_place() {
+    for (field, text, pointer) in CASES {
+        let source = format!("run: x\n{text}\n");
+        let errors = match parse(&source) {
+            Ok(spec) => panic!("{field} accepted in silence: {spec:?}"),
+            Err(errors) => errors.errors,
+        };
+        assert_eq!(errors.len(), 1, "{field}: {errors:?}");
+        let error = &errors[0];
+        assert_eq!((error.code, error.pointer.as_str()), (Code::NOT_YET, *pointer));
+        let column = match field.split_once('.') {
+            Some((section, _)) => section.len() + ": {".len() + 1,
+            None => 1,
+        };
+        assert_eq!(error.line, Some(2), "{field}");
+        assert_eq!(error.column, u32::try_from(column).ok(), "{field}");
+        let named = format!("`{}` is not built yet", field);
+        assert_eq!(error.message, named);
+        assert!(error.hint.is_some(), "{field}");
+    }
+}
+
+#[test]
+fn every_planned_field_has_a_case() {
+    for field in not_yet_fields() {
+        assert!(CASES.iter().any(|(case, _, _)| *case == field), "{field}");
+    }
+    let known: Vec<String> = not_yet_fields().collect();
+    for (case, _, _) in CASES {
+        assert!(known.iter().any(|field| field == case), "{case}");
+    }
+}
+
+#[test]
+fn a_template_is_not_also_a_missing_command() {
+    let errors = parse("template: verl/grpo\nparams: {a: b}").unwrap_err();
+    let codes: Vec<&str> = errors.errors.iter().map(|e| e.code).collect();
+    assert_eq!(codes, [Code::NOT_YET, Code::NOT_YET]);
+}
+
+/// The examples of the design, where the environment says where the shared data lies beside them:
+/// everything that this version does not do is planned, and nothing is unknown or malformed.
+#[test]
+fn the_design_examples_hold_nothing_unknown() {
+    let folder = std::env::var_os("GANGLINE_DATA")
+        .map(|data| PathBuf::from(data).join("../design/jobspec"))
+        .filter(|folder| folder.is_dir());
+    let Some(folder) = folder else {
+        return;
+    };
+    let mut read = 0;
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let source = std::fs::read_to_string(&path).unwrap();
+        let errors = parse(&source).unwrap_err();
+        assert_eq!(errors.omitted, 0);
+        for error in &errors.errors {
+            assert_eq!(error.code, Code::NOT_YET, "{}: {error:?}", path.display());
+            assert!(error.line.is_some(), "{}: {error:?}", path.display());
+        }
+        read += 1;
+    }
+    assert!(read > 0);
+}
