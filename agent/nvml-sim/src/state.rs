@@ -1,0 +1,292 @@
+//! The state file of the simulated GPUs: its TOML form, its checks, and reading it again when it changes.
+
+use std::collections::BTreeSet;
+use std::fs::{File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Name of the environment variable that holds the path of the state file.
+pub const STATE_FILE_VARIABLE: &str = "GANGLINE_NVML_SIM";
+
+/// Longest state file that is read, in bytes. A file for 64 GPUs needs about 32 KiB.
+const MAX_STATE_BYTES: u64 = 1 << 20;
+
+/// Most GPUs in one state file.
+const MAX_GPUS: usize = 256;
+
+/// Longest uuid and name, in bytes: the buffers of the C interface hold 96 with the closing NUL.
+const MAX_TEXT_BYTES: usize = 64;
+
+/// The whole state file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    #[serde(default = "default_driver_version")]
+    pub driver_version: String,
+    #[serde(default = "default_nvml_version")]
+    pub nvml_version: String,
+    /// Major x 1000 + minor x 10.
+    #[serde(default = "default_cuda_version")]
+    pub cuda_version: i32,
+    /// Every call blocks for as long as this is true.
+    #[serde(default)]
+    pub hang: bool,
+    #[serde(default, rename = "gpu")]
+    pub gpus: Vec<Gpu>,
+}
+
+/// One simulated GPU. A reading that is `None` is answered with "not supported".
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    pub uuid: String,
+    pub name: String,
+    pub memory_total_mib: u64,
+    pub memory_used_mib: u64,
+    /// Percent.
+    pub gpu_util: Option<u32>,
+    /// Percent.
+    pub mem_util: Option<u32>,
+    pub temperature_c: Option<u32>,
+    pub power_w: Option<f64>,
+    pub power_limit_w: Option<f64>,
+    pub sm_clock_mhz: Option<u32>,
+    pub mem_clock_mhz: Option<u32>,
+    pub pci_bus_id: Option<String>,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    #[serde(default)]
+    pub pids: Vec<u32>,
+    /// The GPU has fallen off the bus.
+    #[serde(default)]
+    pub lost: bool,
+    /// Code of the critical error to raise.
+    pub xid: Option<u64>,
+    /// Changed in order to raise the same code again.
+    #[serde(default)]
+    pub xid_serial: u64,
+}
+
+/// The parts of a PCI address `domain:bus:device.function`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciAddress {
+    pub domain: u32,
+    pub bus: u32,
+    pub device: u32,
+}
+
+fn default_driver_version() -> String {
+    "570.124.06".to_owned()
+}
+
+fn default_nvml_version() -> String {
+    "12.570.124.06".to_owned()
+}
+
+fn default_cuda_version() -> i32 {
+    12_080
+}
+
+/// Why a state file cannot be used. The text goes to nobody but a person with a debugger or a failing test:
+/// the C interface only has error codes.
+#[derive(Debug)]
+pub struct Broken(pub String);
+
+impl State {
+    /// Parses and checks a state file.
+    ///
+    /// # Errors
+    /// Anything that is not exactly a valid state file.
+    pub fn parse(text: &str) -> Result<Self, Broken> {
+        let state: Self = toml::from_str(text).map_err(|error| Broken(error.to_string()))?;
+        if state.gpus.len() > MAX_GPUS {
+            return Err(Broken(format!("more than {MAX_GPUS} GPUs")));
+        }
+        let mut seen = BTreeSet::new();
+        for gpu in &state.gpus {
+            gpu.check()?;
+            if !seen.insert(gpu.uuid.as_str()) {
+                return Err(Broken(format!("uuid {} appears twice", gpu.uuid)));
+            }
+        }
+        for version in [&state.driver_version, &state.nvml_version] {
+            check_text("version", version)?;
+        }
+        Ok(state)
+    }
+
+    /// The GPU with this UUID, with its position in the file.
+    #[must_use]
+    pub fn gpu(&self, uuid: &str) -> Option<(usize, &Gpu)> {
+        self.gpus.iter().enumerate().find(|(_, gpu)| gpu.uuid == uuid)
+    }
+}
+
+impl Gpu {
+    fn check(&self) -> Result<(), Broken> {
+        check_text("uuid", &self.uuid)?;
+        check_text("name", &self.name)?;
+        if self.memory_used_mib > self.memory_total_mib {
+            return Err(Broken(format!("{}: more memory used than there is", self.uuid)));
+        }
+        // The C interface counts bytes and milliwatts.
+        if self.memory_total_mib > u64::MAX >> 20 {
+            return Err(Broken(format!("{}: too much memory", self.uuid)));
+        }
+        for watts in [self.power_w, self.power_limit_w].into_iter().flatten() {
+            if !(0.0..=1e6).contains(&watts) {
+                return Err(Broken(format!("{}: power {watts} W", self.uuid)));
+            }
+        }
+        if let Some(id) = &self.pci_bus_id
+            && parse_pci_address(id).is_none()
+        {
+            return Err(Broken(format!("{}: pci_bus_id {id}", self.uuid)));
+        }
+        Ok(())
+    }
+}
+
+fn check_text(what: &str, text: &str) -> Result<(), Broken> {
+    if text.is_empty() || text.len() > MAX_TEXT_BYTES || text.chars().any(char::is_control) {
+        return Err(Broken(format!("{what} {text:?}")));
+    }
+    Ok(())
+}
+
+/// Parses `domain:bus:device.function`, all hexadecimal.
+#[must_use]
+pub fn parse_pci_address(text: &str) -> Option<PciAddress> {
+    let (domain, rest) = text.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    u8::from_str_radix(function, 8).ok()?;
+    // 16 bytes of the legacy form and 32 of the new one hold at most these.
+    if domain.len() > 8 || bus.len() > 2 || device.len() > 2 || function.len() != 1 {
+        return None;
+    }
+    Some(PciAddress {
+        domain: u32::from_str_radix(domain, 16).ok()?,
+        bus: u32::from_str_radix(bus, 16).ok()?,
+        device: u32::from_str_radix(device, 16).ok()?,
+    })
+}
+
+/// What tells one version of the file from another. `ctime` is in it because a test may write two files of
+/// the same length within one tick of the file system's clock and get the inode of the first one back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Fingerprint {
+    modified: (i64, i64),
+    changed: (i64, i64),
+    bytes: u64,
+    inode: u64,
+}
+
+impl Fingerprint {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            bytes: metadata.len(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+/// The state file as last read.
+#[derive(Default)]
+pub struct Source {
+    read: Option<(Fingerprint, Result<State, Broken>)>,
+}
+
+impl Source {
+    /// A source that has read nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { read: None }
+    }
+
+    /// The current state, read again if the file is another one than last time.
+    ///
+    /// # Errors
+    /// The file is absent, unreadable, too long or not a valid state file.
+    pub fn current(&mut self, path: &Path) -> Result<&State, Broken> {
+        let metadata = std::fs::metadata(path).map_err(|error| {
+            self.read = None;
+            Broken(error.to_string())
+        })?;
+        let seen = Fingerprint::of(&metadata);
+        if self.read.as_ref().is_none_or(|(held, _)| *held != seen) {
+            self.read = Some(read(path)?);
+        }
+        match &self.read {
+            Some((_, Ok(state))) => Ok(state),
+            Some((_, Err(Broken(reason)))) => Err(Broken(reason.clone())),
+            None => Err(Broken("never read".to_owned())),
+        }
+    }
+}
+
+/// Reads the file and takes the fingerprint from the open file, so that both belong together.
+fn read(path: &Path) -> Result<(Fingerprint, Result<State, Broken>), Broken> {
+    let io = |error: std::io::Error| Broken(error.to_string());
+    let file = File::open(path).map_err(io)?;
+    let metadata = file.metadata().map_err(io)?;
+    let seen = Fingerprint::of(&metadata);
+    if metadata.len() > MAX_STATE_BYTES {
+        return Ok((seen, Err(Broken(format!("{} bytes", metadata.len())))));
+    }
+    let mut text = String::new();
+    let parsed = match file.take(MAX_STATE_BYTES).read_to_string(&mut text) {
+        Ok(_) => State::parse(&text),
+        Err(error) => Err(io(error)),
+    };
+    Ok((seen, parsed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PciAddress, State, parse_pci_address};
+
+    const GPU: &str = "[[gpu]]\nuuid = \"GPU-a\"\nname = \"N\"\nmemory_total_mib = 8\n";
+
+    #[test]
+    fn the_shipped_example_is_a_valid_state_file() {
+        let state = State::parse(include_str!("../example.toml")).expect("valid example");
+        assert_eq!(state.gpus.len(), 2);
+        assert_eq!(state.gpus[0].pids, [4242, 4243]);
+        assert_eq!(state.gpus[1].xid, None);
+        assert!(!state.gpus[1].lost);
+    }
+
+    #[test]
+    fn a_wrong_file_is_broken_as_a_whole() {
+        for text in [
+            "gpu_count = 3".to_owned(),
+            GPU.to_owned(),
+            format!("{GPU}memory_used_mib = 9"),
+            format!("{GPU}memory_used_mib = 1\n{GPU}memory_used_mib = 1"),
+            format!("{GPU}memory_used_mib = 1\npower_w = -1.0"),
+            format!("{GPU}memory_used_mib = 1\npci_bus_id = \"17\""),
+            format!("{GPU}memory_used_mib = 1\nmemory_util = 3"),
+            "[[gpu]".to_owned(),
+        ] {
+            assert!(State::parse(&text).is_err(), "accepted: {text}");
+        }
+        assert!(State::parse(&format!("{GPU}memory_used_mib = 8")).is_ok());
+    }
+
+    #[test]
+    fn pci_addresses_are_hexadecimal_and_complete() {
+        assert_eq!(
+            parse_pci_address("00000000:1B:00.0"),
+            Some(PciAddress { domain: 0, bus: 0x1b, device: 0 })
+        );
+        for text in ["", "0:1B:0", "0:1B:00.9", "123456789:00:00.0", "0:1BC:0.0"] {
+            assert_eq!(parse_pci_address(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! GPUs through NVML. The library is opened at run time; a node without it is a CPU node.
+//!
+//! A call into a sick driver may never return, so all calls are made by one thread (`worker`) and callers wait
+//! for it with a time-out. While a call is overdue the collector is `hung`: it answers at once with an error
+//! and hands the thread nothing more. If the call returns after all, the collector works again by itself.
+
+mod visible;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+pub use visible::usable;
+
+use worker::{Request, Startup};
+
+/// How long a caller waits for the NVML thread unless the configuration says otherwise.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Names that the library goes by, in the order in which they are tried.
+const LIBRARY_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
+
+/// Requests that may wait for the NVML thread. One caller each of sampling, events, identity and doctor.
+const QUEUE: usize = 4;
+
+/// What stays the same about a GPU while it is in this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuIdentity {
+    /// NVML's index in this container; not stable over a restart of the container.
+    pub index: u32,
+    /// `GPU-...`, unique in the world.
+    pub uuid: String,
+    /// Marketing name, e.g. `NVIDIA H100 80GB HBM3`.
+    pub name: String,
+    /// Total frame buffer in bytes.
+    pub memory_bytes: u64,
+    /// `domain:bus:device.function` in hexadecimal.
+    pub pci_bus_id: Option<String>,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+}
+
+/// One reading of one GPU. A value that could not be read is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GpuSample {
+    /// The GPU that was read.
+    pub uuid: String,
+    /// NVML says that the GPU has fallen off the bus.
+    pub lost: bool,
+    /// Share of time with a kernel running, in percent.
+    pub utilization_pct: Option<f32>,
+    /// Share of time in which device memory was read or written, in percent.
+    pub memory_utilization_pct: Option<f32>,
+    /// Frame buffer in use, in bytes, without the driver's reserve.
+    pub memory_used_bytes: Option<u64>,
+    /// Frame buffer, in bytes.
+    pub memory_total_bytes: Option<u64>,
+    /// Core temperature in degrees Celsius.
+    pub temperature_c: Option<f32>,
+    /// Power drawn, in watts.
+    pub power_w: Option<f32>,
+    /// Power limit that is enforced, in watts.
+    pub power_limit_w: Option<f32>,
+    /// SM clock in MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Memory clock in MHz.
+    pub mem_clock_mhz: Option<u32>,
+    /// Compute processes, as NVML names them: from inside a container these may be pids of the host.
+    pub processes: Option<Vec<u32>>,
+}
+
+/// A critical error that the driver reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct XidEvent {
+    /// The GPU that the error is about.
+    pub uuid: String,
+    /// NVIDIA's error code; `None` when the driver itself calls it unknown.
+    pub xid: Option<u64>,
+}
+
+/// What the driver says about itself. A value that could not be read is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DriverFacts {
+    /// Version of the kernel driver, e.g. `570.124.06`.
+    pub driver: Option<String>,
+    /// Version of the NVML library.
+    pub nvml: Option<String>,
+    /// Newest CUDA version that the driver serves, as (major, minor).
+    pub cuda: Option<(u32, u32)>,
+    /// GPUs that NVML counts, whether or not they answer.
+    pub device_count: Option<u32>,
+    /// GPUs whose Xid events this collector receives.
+    pub xid_sources: u32,
+}
+
+/// Why NVML did not answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NvmlError {
+    /// The library exists but cannot be loaded, or the configured one does not exist.
+    #[error("cannot load {library}: {reason}")]
+    Library {
+        /// Name or path of the library.
+        library: String,
+        /// What the dynamic loader says.
+        reason: String,
+    },
+    /// The library is there and the driver does not work.
+    #[error("NVML does not start: {0}")]
+    Init(String),
+    /// A call failed as a whole. The failure of one reading is `None` in the sample instead.
+    #[error("{call}: {reason}")]
+    Call {
+        /// What was asked.
+        call: &'static str,
+        /// NVML's answer.
+        reason: String,
+    },
+    /// The NVML thread did not answer in time.
+    #[error("NVML did not answer within {0:?}")]
+    TimedOut(Duration),
+    /// An earlier call is overdue; nothing was asked.
+    #[error("NVML hangs: a call has been under way for {0:?}")]
+    Hung(Duration),
+    /// More callers than the collector was made for; nothing was asked.
+    #[error("too many requests wait for NVML")]
+    Busy,
+    /// The NVML thread has ended or could not be started.
+    #[error("the NVML thread is gone: {0}")]
+    Stopped(String),
+}
+
+/// When the call that is under way began; `None` between calls.
+#[derive(Default)]
+struct Busy(Mutex<Option<Instant>>);
+
+impl Busy {
+    fn begin(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn elapsed(&self) -> Option<Duration> {
+        let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map(|since| since.elapsed())
+    }
+}
+
+/// The GPUs of this node. Dropping it ends the NVML thread, unless a call hangs: then the thread stays until
+/// the call returns.
+pub struct NvmlCollector {
+    requests: SyncSender<Request>,
+    busy: Arc<Busy>,
+    timeout: Duration,
+}
+
+impl NvmlCollector {
+    /// Opens NVML. `library` names the shared object to load; `None` tries the usual names, and `Ok(None)`
+    /// says that none of them exists, as on a CPU node. Blocks the caller for at most `timeout`, which is also
+    /// the time-out of every later request.
+    ///
+    /// # Errors
+    /// [`NvmlError::Library`], also for a `library` that was named and does not exist; [`NvmlError::Init`];
+    /// [`NvmlError::TimedOut`]; [`NvmlError::Stopped`].
+    pub fn open(library: Option<PathBuf>, timeout: Duration) -> Result<Option<Self>, NvmlError> {
+        let (requests, queue) = sync_channel(QUEUE);
+        let (started, start) = sync_channel(1);
+        let busy = Arc::new(Busy::default());
+        let shared = Arc::clone(&busy);
+        thread::Builder::new()
+            .name("nvml".to_owned())
+            .spawn(move || worker::run(library, &started, &queue, &shared))
+            .map_err(|error| NvmlError::Stopped(error.to_string()))?;
+        match start.recv_timeout(timeout) {
+            Ok(Startup::Ready) => Ok(Some(Self { requests, busy, timeout })),
+            Ok(Startup::NoLibrary) => Ok(None),
+            Ok(Startup::Failed(error)) => Err(error),
+            Err(RecvTimeoutError::Timeout) => Err(NvmlError::TimedOut(timeout)),
+            Err(RecvTimeoutError::Disconnected) => Err(gone()),
+        }
+    }
+
+    /// Whether a call is overdue.
+    #[must_use]
+    pub fn hung(&self) -> bool {
+        self.overdue().is_some()
+    }
+
+    /// The GPUs that NVML has named since the collector was opened, by index. A GPU that is lost later stays
+    /// in the list; its samples say so. One that never answered is missing: compare with
+    /// [`DriverFacts::device_count`].
+    ///
+    /// # Errors
+    /// Every [`NvmlError`] but `Library` and `Init`.
+    pub async fn identity(&self) -> Result<Vec<GpuIdentity>, NvmlError> {
+        self.ask(Request::Identity).await
+    }
+
+    /// One sample of each GPU in [`identity`](Self::identity).
+    ///
+    /// # Errors
+    /// Every [`NvmlError`] but `Library` and `Init`; `Call` when the driver as a whole does not answer.
+    pub async fn sample(&self) -> Result<Vec<GpuSample>, NvmlError> {
+        self.ask(Request::Sample).await
+    }
+
+    /// The Xid events since the last call, at most 64 per GPU and call. Each event is handed out once, so this
+    /// has one caller: the telemetry.
+    ///
+    /// # Errors
+    /// Every [`NvmlError`] but `Library` and `Init`.
+    pub async fn xids(&self) -> Result<Vec<XidEvent>, NvmlError> {
+        self.ask(Request::Xids).await
+    }
+
+    /// Versions and counts of the driver.
+    ///
+    /// # Errors
+    /// Every [`NvmlError`] but `Library`, `Init` and `Call`.
+    pub async fn driver(&self) -> Result<DriverFacts, NvmlError> {
+        self.ask(Request::Driver).await
+    }
+
+    fn overdue(&self) -> Option<Duration> {
+        self.busy.elapsed().filter(|spent| *spent >= self.timeout)
+    }
+
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, NvmlError>>) -> Request,
+    ) -> Result<T, NvmlError> {
+        if let Some(spent) = self.overdue() {
+            return Err(NvmlError::Hung(spent));
+        }
+        let (reply, answer) = oneshot::channel();
+        self.requests.try_send(request(reply)).map_err(|error| match error {
+            TrySendError::Full(_) => NvmlError::Busy,
+            TrySendError::Disconnected(_) => gone(),
+        })?;
+        match tokio::time::timeout(self.timeout, answer).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(_dropped)) => Err(gone()),
+            Err(_elapsed) => Err(NvmlError::TimedOut(self.timeout)),
+        }
+    }
+}
+
+fn gone() -> NvmlError {
+    NvmlError::Stopped("it ended without an answer".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::{DEFAULT_TIMEOUT, NvmlCollector, NvmlError};
+
+    #[test]
+    fn a_named_library_that_is_missing_is_an_error_and_not_a_cpu_node() {
+        let missing = PathBuf::from("/nonexistent/libnvidia-ml.so.1");
+        match NvmlCollector::open(Some(missing), DEFAULT_TIMEOUT) {
+            Err(NvmlError::Library { library, .. }) => {
+                assert_eq!(library, "/nonexistent/libnvidia-ml.so.1");
+            }
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("opened a library that does not exist"),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The thread that makes all NVML calls: loads the library, answers one request after the other, and shuts
+//! NVML down when the collector is dropped.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError as WrapperError;
+use nvml_wrapper::{Device, EventSet, Nvml};
+use tokio::sync::oneshot;
+
+use super::{Busy, DriverFacts, GpuIdentity, GpuSample, LIBRARY_NAMES, NvmlError, XidEvent};
+
+/// Most GPUs that one node is believed to have; what lies beyond is ignored.
+const MAX_GPUS: u32 = 256;
+
+/// Most events taken from one GPU per request.
+const MAX_EVENTS: usize = 64;
+
+/// Where to send the answer to a request.
+type Reply<T> = oneshot::Sender<Result<T, NvmlError>>;
+
+/// What callers ask of the thread.
+pub(super) enum Request {
+    Identity(Reply<Vec<GpuIdentity>>),
+    Sample(Reply<Vec<GpuSample>>),
+    Xids(Reply<Vec<XidEvent>>),
+    Driver(Reply<DriverFacts>),
+}
+
+/// How the start went.
+pub(super) enum Startup {
+    Ready,
+    NoLibrary,
+    Failed(NvmlError),
+}
+
+/// Body of the thread. `busy` covers everything that calls into the library.
+pub(super) fn run(
+    library: Option<PathBuf>,
+    started: &SyncSender<Startup>,
+    queue: &Receiver<Request>,
+    busy: &Busy,
+) {
+    busy.begin();
+    let nvml = load(library);
+    busy.end();
+    let (outcome, nvml) = match nvml {
+        Ok(Some(nvml)) => (Startup::Ready, Some(nvml)),
+        Ok(None) => (Startup::NoLibrary, None),
+        Err(error) => (Startup::Failed(error), None),
+    };
+    // Nobody listens any more when the start took too long; then the queue is closed too and the loop ends.
+    let _ = started.send(outcome);
+    let Some(nvml) = nvml else { return };
+    let mut gpus = Gpus { nvml: &nvml, slots: Vec::new() };
+    while let Ok(request) = queue.recv() {
+        busy.begin();
+        gpus.answer(request);
+        busy.end();
+    }
+}
+
+/// Loads the library and initialises NVML. `Ok(None)`: none of the usual names exists.
+fn load(library: Option<PathBuf>) -> Result<Option<Nvml>, NvmlError> {
+    if let Some(path) = library {
+        return open(path.as_os_str());
+    }
+    for name in LIBRARY_NAMES {
+        match open(OsStr::new(name)) {
+            Err(NvmlError::Library { reason, .. }) if is_absence(&reason, name) => {}
+            other => return other,
+        }
+    }
+    Ok(None)
+}
+
+fn open(library: &OsStr) -> Result<Option<Nvml>, NvmlError> {
+    match Nvml::builder().lib_path(library).init() {
+        Ok(nvml) => Ok(Some(nvml)),
+        Err(WrapperError::LibloadingError(error)) => Err(NvmlError::Library {
+            library: library.to_string_lossy().into_owned(),
+            reason: error.to_string(),
+        }),
+        Err(error) => Err(NvmlError::Init(error.to_string())),
+    }
+}
+
+/// Whether the dynamic loader speaks of the library itself as absent, and not of something that it needs.
+/// The loader has no error codes; glibc and musl both use this text.
+fn is_absence(reason: &str, library: &str) -> bool {
+    reason.contains(library) && reason.contains("No such file or directory")
+}
+
+/// The GPUs by NVML index, with what has been learnt about them.
+struct Gpus<'nvml> {
+    nvml: &'nvml Nvml,
+    slots: Vec<Slot<'nvml>>,
+}
+
+/// One index. The identity is asked for until it is known; the event set exists if the GPU reports Xids.
+#[derive(Default)]
+struct Slot<'nvml> {
+    identity: Option<GpuIdentity>,
+    events: Option<EventSet<'nvml>>,
+}
+
+impl<'nvml> Gpus<'nvml> {
+    fn answer(&mut self, request: Request) {
+        // A caller that has given up drops its end: its answer has no taker and is not worked out.
+        match request {
+            Request::Identity(reply) if !reply.is_closed() => {
+                let _ = reply.send(self.identity());
+            }
+            Request::Sample(reply) if !reply.is_closed() => {
+                let _ = reply.send(self.sample());
+            }
+            Request::Xids(reply) if !reply.is_closed() => {
+                let _ = reply.send(self.xids());
+            }
+            Request::Driver(reply) if !reply.is_closed() => {
+                let _ = reply.send(Ok(self.driver()));
+            }
+            Request::Identity(_) | Request::Sample(_) | Request::Xids(_) | Request::Driver(_) => {}
+        }
+    }
+
+    /// Makes room for new GPUs and asks for the identities that are still unknown.
+    fn refresh(&mut self) -> Result<(), NvmlError> {
+        let count = self
+            .nvml
+            .device_count()
+            .map_err(|error| NvmlError::Call { call: "counting GPUs", reason: error.to_string() })?
+            .min(MAX_GPUS);
+        for index in 0..count {
+            let position = index as usize;
+            if self.slots.len() <= position {
+                self.slots.push(Slot::default());
+            }
+            let Some(slot) = self.slots.get_mut(position) else {
+                continue;
+            };
+            if slot.identity.is_some() {
+                continue;
+            }
+            let Ok(device) = self.nvml.device_by_index(index) else {
+                continue;
+            };
+            slot.identity = identify(&device, index);
+            if slot.identity.is_some() {
+                slot.events = listen(self.nvml, &device);
+            }
+        }
+        Ok(())
+    }
+
+    fn identity(&mut self) -> Result<Vec<GpuIdentity>, NvmlError> {
+        self.refresh()?;
+        let known = self.slots.iter().filter_map(|slot| slot.identity.clone());
+        Ok(known.collect())
+    }
+
+    fn sample(&mut self) -> Result<Vec<GpuSample>, NvmlError> {
+        self.refresh()?;
+        let known = self.slots.iter().filter_map(|slot| slot.identity.as_ref());
+        Ok(known.map(|gpu| sample(self.nvml, gpu)).collect())
+    }
+
+    fn xids(&mut self) -> Result<Vec<XidEvent>, NvmlError> {
+        self.refresh()?;
+        let mut found = Vec::new();
+        for slot in &self.slots {
+            let (Some(gpu), Some(events)) = (&slot.identity, &slot.events) else {
+                continue;
+            };
+            for _ in 0..MAX_EVENTS {
+                // Time-out, a lost GPU and every other error all mean: no event to take now.
+                let Ok(event) = events.wait(0) else { break };
+                let xid = match event.event_data {
+                    Some(XidError::Value(code)) => Some(code),
+                    Some(XidError::Unknown) | None => None,
+                };
+                found.push(XidEvent { uuid: gpu.uuid.clone(), xid });
+            }
+        }
+        Ok(found)
+    }
+
+    fn driver(&mut self) -> DriverFacts {
+        // The facts are wanted most when the driver is sick, so a failed refresh only leaves counts as they are.
+        let counted = self.refresh().is_ok();
+        let sources = self.slots.iter().filter(|slot| slot.events.is_some()).count();
+        DriverFacts {
+            driver: self.nvml.sys_driver_version().ok(),
+            nvml: self.nvml.sys_nvml_version().ok(),
+            cuda: self.nvml.sys_cuda_driver_version().ok().and_then(cuda_version),
+            device_count: self.nvml.device_count().ok().filter(|_| counted),
+            xid_sources: u32::try_from(sources).unwrap_or(MAX_GPUS),
+        }
+    }
+}
+
+/// CUDA packs its version as major x 1000 + minor x 10.
+fn cuda_version(packed: i32) -> Option<(u32, u32)> {
+    let packed = u32::try_from(packed).ok().filter(|packed| *packed > 0)?;
+    Some((packed / 1000, packed % 1000 / 10))
+}
+
+/// `None` unless uuid, name and memory can all be read: half an identity is no identity.
+fn identify(device: &Device<'_>, index: u32) -> Option<GpuIdentity> {
+    Some(GpuIdentity {
+        index,
+        uuid: device.uuid().ok()?,
+        name: device.name().ok()?,
+        memory_bytes: device.memory_info().ok()?.total,
+        pci_bus_id: device.pci_info().ok().map(|pci| pci.bus_id),
+        minor: device.minor_number().ok(),
+    })
+}
+
+/// An event set of its own for each GPU: registering frees the set on failure, and one GPU that cannot report
+/// Xids must not silence the others.
+fn listen<'nvml>(nvml: &'nvml Nvml, device: &Device<'nvml>) -> Option<EventSet<'nvml>> {
+    let set = nvml.create_event_set().ok()?;
+    device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok()
+}
+
+fn sample(nvml: &Nvml, gpu: &GpuIdentity) -> GpuSample {
+    let mut sample = GpuSample { uuid: gpu.uuid.clone(), ..GpuSample::default() };
+    let device = match nvml.device_by_index(gpu.index) {
+        Ok(device) => device,
+        Err(error) => {
+            sample.lost = matches!(error, WrapperError::GpuLost);
+            return sample;
+        }
+    };
+    let mut lost = false;
+    let utilization = read(device.utilization_rates(), &mut lost);
+    let memory = read(device.memory_info(), &mut lost);
+    sample.utilization_pct = utilization.as_ref().map(|rates| rates.gpu as f32);
+    sample.memory_utilization_pct = utilization.as_ref().map(|rates| rates.memory as f32);
+    sample.memory_used_bytes = memory.as_ref().map(|memory| memory.used);
+    sample.memory_total_bytes = memory.as_ref().map(|memory| memory.total);
+    sample.temperature_c =
+        read(device.temperature(TemperatureSensor::Gpu), &mut lost).map(|celsius| celsius as f32);
+    sample.power_w = read(device.power_usage(), &mut lost).map(watts);
+    sample.power_limit_w = read(device.enforced_power_limit(), &mut lost)
+        .or_else(|| read(device.power_management_limit(), &mut lost))
+        .map(watts);
+    sample.sm_clock_mhz = read(device.clock_info(Clock::SM), &mut lost);
+    sample.mem_clock_mhz = read(device.clock_info(Clock::Memory), &mut lost);
+    sample.processes = read(device.running_compute_processes(), &mut lost)
+        .map(|processes| processes.iter().map(|process| process.pid).collect());
+    sample.lost = lost;
+    sample
+}
+
+/// The value, or `None` with a note if the GPU is gone.
+fn read<T>(reading: Result<T, WrapperError>, lost: &mut bool) -> Option<T> {
+    if matches!(reading, Err(WrapperError::GpuLost)) {
+        *lost = true;
+    }
+    reading.ok()
+}
+
+fn watts(milliwatts: u32) -> f32 {
+    milliwatts as f32 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cuda_version, is_absence};
+
+    #[test]
+    fn cuda_versions_are_unpacked() {
+        assert_eq!(cuda_version(12_080), Some((12, 8)));
+        assert_eq!(cuda_version(13_000), Some((13, 0)));
+        assert_eq!(cuda_version(0), None);
+        assert_eq!(cuda_version(-1), None);
+    }
+
+    #[test]
+    fn only_the_absence_of_the_library_itself_makes_a_cpu_node() {
+        let absent = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
+        let needs = "libc.so.7: cannot open shared object file: No such file or directory";
+        let broken = "/usr/lib/libnvidia-ml.so.1: file too short";
+        assert!(is_absence(absent, "libnvidia-ml.so.1"));
+        assert!(!is_absence(needs, "libnvidia-ml.so.1"));
+        assert!(!is_absence(broken, "libnvidia-ml.so.1"));
+    }
+}

@@ -1,0 +1,317 @@
+//! The NVML collector against the stand-in library: the production path from `dlopen` on, with a state file
+//! that changes while the collector runs.
+//!
+//! The stand-in takes its file from the environment, so each scenario runs in a process of its own: a test
+//! starts this program again with the variable set and only its own name to run.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use gangline_agent::collectors::host::Roots;
+use gangline_agent::collectors::nvml::{
+    DEFAULT_TIMEOUT, GpuSample, NvmlCollector, NvmlError, XidEvent,
+};
+use gangline_agent::doctor::{self, DoctorLine, Level, NvmlState, Subject};
+
+const STATE_FILE: &str = "GANGLINE_NVML_SIM";
+const LIBRARY: &str = "GANGLINE_TEST_NVML_LIBRARY";
+const A: &str = "GPU-5f1c2a10-0000-4000-8000-00000000000a";
+const B: &str = "GPU-5f1c2a10-0000-4000-8000-00000000000b";
+
+/// Builds the stand-in with the cargo that runs this test, into the same target directory.
+fn build_library() -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target directory");
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["build", "-p", "gangline-nvml-sim", "--message-format=json"])
+        .arg("--manifest-path")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/nvml-sim/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(target)
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "the stand-in does not build");
+    let messages = String::from_utf8(output.stdout).expect("JSON lines");
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "gangline_nvml_sim")
+        .find_map(|message| message["filenames"][0].as_str().map(PathBuf::from))
+        .expect("cargo names the library")
+}
+
+/// The files of one scenario.
+struct Scene {
+    state: PathBuf,
+    library: PathBuf,
+}
+
+impl Scene {
+    /// In the test's first process: runs the test again with the environment that the stand-in needs, checks
+    /// that it passed, and returns `None`. In the second: the scene.
+    fn enter(test: &str) -> Option<Self> {
+        if let (Some(state), Some(library)) =
+            (std::env::var_os(STATE_FILE), std::env::var_os(LIBRARY))
+        {
+            return Some(Self { state: state.into(), library: library.into() });
+        }
+        let state = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("{test}-{}.toml", std::process::id()));
+        let output = Command::new(std::env::current_exe().expect("own path"))
+            .args([test, "--exact", "--nocapture"])
+            .env(STATE_FILE, &state)
+            .env(LIBRARY, build_library())
+            .output()
+            .expect("second process");
+        // The scenario may have removed it.
+        let _ = std::fs::remove_file(&state);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        None
+    }
+
+    /// Replaces the state file as its documentation asks for: by renaming a finished one.
+    fn write(&self, text: &str) {
+        let mut next: OsString = self.state.clone().into();
+        next.push(".next");
+        std::fs::write(&next, text).expect("state file");
+        std::fs::rename(&next, &self.state).expect("state file");
+    }
+
+    fn open(&self, timeout: Duration) -> Result<NvmlCollector, NvmlError> {
+        let opened = NvmlCollector::open(Some(self.library.clone()), timeout)?;
+        Ok(opened.expect("a named library is never an absent one"))
+    }
+}
+
+fn gpu(uuid: &str, more: &str) -> String {
+    format!(
+        "[[gpu]]\nuuid = \"{uuid}\"\nname = \"NVIDIA H100 80GB HBM3\"\nmemory_total_mib = 81559\n\
+         memory_used_mib = 1024\n{more}\n"
+    )
+}
+
+fn by_uuid<'a>(samples: &'a [GpuSample], uuid: &str) -> &'a GpuSample {
+    let found = samples.iter().find(|sample| sample.uuid == uuid);
+    found.expect("a sample of every known GPU")
+}
+
+#[tokio::test]
+async fn readings_follow_the_state_file() {
+    let Some(scene) = Scene::enter("readings_follow_the_state_file") else {
+        return;
+    };
+    let full = "gpu_util = 97\nmem_util = 54\ntemperature_c = 63\npower_w = 612.5\npower_limit_w = 700.0\n\
+                sm_clock_mhz = 1755\nmem_clock_mhz = 2619\npci_bus_id = \"00000000:1B:00.0\"\npids = [42, 43]";
+    scene.write(&(gpu(A, full) + &gpu(B, "minor = 5")));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+
+    let facts = nvml.driver().await.expect("driver");
+    assert_eq!(facts.driver.as_deref(), Some("570.124.06"));
+    assert_eq!(facts.cuda, Some((12, 8)));
+    assert_eq!((facts.device_count, facts.xid_sources), (Some(2), 2));
+
+    let gpus = nvml.identity().await.expect("identity");
+    assert_eq!(gpus.len(), 2);
+    assert_eq!((gpus[0].index, gpus[0].uuid.as_str()), (0, A));
+    assert_eq!(gpus[0].name, "NVIDIA H100 80GB HBM3");
+    assert_eq!(gpus[0].memory_bytes, 81_559 << 20);
+    assert_eq!(gpus[0].pci_bus_id.as_deref(), Some("00000000:1B:00.0"));
+    assert_eq!((gpus[0].minor, gpus[1].minor), (Some(0), Some(5)));
+    assert_eq!(gpus[1].pci_bus_id, None);
+
+    let samples = nvml.sample().await.expect("sample");
+    let expected = GpuSample {
+        uuid: A.to_owned(),
+        lost: false,
+        utilization_pct: Some(97.0),
+        memory_utilization_pct: Some(54.0),
+        memory_used_bytes: Some(1024 << 20),
+        memory_total_bytes: Some(81_559 << 20),
+        temperature_c: Some(63.0),
+        power_w: Some(612.5),
+        power_limit_w: Some(700.0),
+        sm_clock_mhz: Some(1755),
+        mem_clock_mhz: Some(2619),
+        processes: Some(vec![42, 43]),
+    };
+    assert_eq!(by_uuid(&samples, A), &expected);
+    let bare = GpuSample {
+        uuid: B.to_owned(),
+        memory_used_bytes: Some(1024 << 20),
+        memory_total_bytes: Some(81_559 << 20),
+        processes: Some(Vec::new()),
+        ..GpuSample::default()
+    };
+    assert_eq!(by_uuid(&samples, B), &bare, "no sensor is None and not 0");
+
+    scene.write(&(gpu(A, "gpu_util = 3\nmem_util = 1") + &gpu(B, "gpu_util = 0\nmem_util = 0")));
+    let samples = nvml.sample().await.expect("sample");
+    assert_eq!(by_uuid(&samples, A).utilization_pct, Some(3.0));
+    assert_eq!(by_uuid(&samples, A).power_w, None);
+    assert_eq!(by_uuid(&samples, B).utilization_pct, Some(0.0));
+}
+
+#[tokio::test]
+async fn a_lost_gpu_reads_as_lost_and_the_others_go_on() {
+    let Some(scene) = Scene::enter("a_lost_gpu_reads_as_lost_and_the_others_go_on") else {
+        return;
+    };
+    let healthy = "temperature_c = 40";
+    scene.write(&(gpu(A, healthy) + &gpu(B, healthy)));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    let before = nvml.identity().await.expect("identity");
+    let lost = GpuSample { uuid: A.to_owned(), lost: true, ..GpuSample::default() };
+
+    // Marked as lost, and gone from the file: NVML says the same.
+    for state in [gpu(A, "lost = true") + &gpu(B, healthy), gpu(B, healthy)] {
+        scene.write(&state);
+        let samples = nvml.sample().await.expect("sample");
+        assert_eq!(by_uuid(&samples, A), &lost);
+        assert_eq!(by_uuid(&samples, B).temperature_c, Some(40.0));
+        assert!(!by_uuid(&samples, B).lost);
+        assert_eq!(nvml.identity().await.expect("identity"), before);
+    }
+
+    scene.write(&(gpu(B, healthy) + &gpu(A, healthy)));
+    let samples = nvml.sample().await.expect("sample");
+    assert_eq!(by_uuid(&samples, A).temperature_c, Some(40.0));
+    assert_eq!(samples.len(), 2);
+}
+
+#[tokio::test]
+async fn a_broken_file_is_a_broken_driver_until_it_is_repaired() {
+    let Some(scene) = Scene::enter("a_broken_file_is_a_broken_driver_until_it_is_repaired") else {
+        return;
+    };
+    let refused = scene.open(DEFAULT_TIMEOUT).map(|_| ());
+    assert!(matches!(refused, Err(NvmlError::Init(_))), "no state file: {refused:?}");
+    scene.write("[[gpu]\n");
+    let refused = scene.open(DEFAULT_TIMEOUT).map(|_| ());
+    assert!(matches!(refused, Err(NvmlError::Init(_))), "broken: {refused:?}");
+
+    scene.write(&gpu(A, "temperature_c = 40"));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    assert_eq!(nvml.sample().await.expect("sample").len(), 1);
+
+    scene.write("gpu = 7\n");
+    let failed = nvml.sample().await;
+    assert!(matches!(failed, Err(NvmlError::Call { .. })), "broken while it runs: {failed:?}");
+    let facts = nvml.driver().await.expect("facts");
+    assert_eq!((facts.driver, facts.device_count), (None, None));
+    std::fs::remove_file(&scene.state).expect("removed");
+    assert!(nvml.sample().await.is_err(), "no file any more");
+
+    scene.write(&gpu(A, "temperature_c = 41"));
+    let samples = nvml.sample().await.expect("sample");
+    assert_eq!(by_uuid(&samples, A).temperature_c, Some(41.0));
+}
+
+#[tokio::test]
+async fn every_xid_is_delivered_once() {
+    let Some(scene) = Scene::enter("every_xid_is_delivered_once") else {
+        return;
+    };
+    let event = |uuid: &str, xid| XidEvent { uuid: uuid.to_owned(), xid };
+    scene.write(&(gpu(A, "") + &gpu(B, "")));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    assert_eq!(nvml.xids().await, Ok(Vec::new()));
+
+    // Xid 79 comes from a GPU that has just been lost; 999 is NVML's word for an unknown code.
+    scene.write(&(gpu(A, "xid = 79\nlost = true") + &gpu(B, "xid = 999")));
+    let both = vec![event(A, Some(79)), event(B, None)];
+    assert_eq!(nvml.xids().await, Ok(both));
+    assert_eq!(nvml.xids().await, Ok(Vec::new()), "delivered before");
+
+    scene.write(&(gpu(A, "xid = 79\nxid_serial = 1") + &gpu(B, "xid = 999")));
+    assert_eq!(nvml.xids().await, Ok(vec![event(A, Some(79))]));
+}
+
+#[tokio::test]
+async fn a_hanging_driver_blocks_no_caller_and_may_come_back() {
+    let Some(scene) = Scene::enter("a_hanging_driver_blocks_no_caller_and_may_come_back") else {
+        return;
+    };
+    let timeout = Duration::from_secs(2);
+    let healthy = gpu(A, "temperature_c = 40");
+    scene.write(&healthy);
+    let nvml = scene.open(timeout).expect("opens");
+    assert!(!nvml.hung());
+
+    scene.write(&format!("hang = true\n{healthy}"));
+    assert_eq!(nvml.sample().await, Err(NvmlError::TimedOut(timeout)));
+    // The thread may have taken the request a moment after the caller began to wait for it.
+    while !nvml.hung() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let refused = nvml.sample().await;
+    assert!(matches!(refused, Err(NvmlError::Hung(_))), "{refused:?}");
+    let refused = scene.open(timeout).map(|_| ());
+    assert_eq!(refused, Err(NvmlError::TimedOut(timeout)));
+
+    scene.write(&healthy);
+    while nvml.hung() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let samples = nvml.sample().await.expect("works again");
+    assert_eq!(by_uuid(&samples, A).temperature_c, Some(40.0));
+}
+
+fn subject(nvml: NvmlState<'_>, expected_gpus: u32) -> Subject<'_> {
+    let here = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    Subject {
+        nvml,
+        expected_gpus: Some(expected_gpus),
+        nvidia_visible: None,
+        cuda_visible: Some("0".to_owned()),
+        roots: Roots::default(),
+        state_dir: here.clone(),
+        temp_root: PathBuf::from("/tmp"),
+        shared_root: Some(here),
+        python: None,
+        port_range: (20_000, 32_767),
+    }
+}
+
+fn line<'a>(lines: &'a [DoctorLine], check: &str) -> &'a DoctorLine {
+    let found = lines.iter().find(|line| line.check == check);
+    found.unwrap_or_else(|| panic!("no line {check}:\n{}", doctor::render(lines)))
+}
+
+#[tokio::test]
+async fn the_doctor_tells_what_the_stand_in_shows() {
+    let Some(scene) = Scene::enter("the_doctor_tells_what_the_stand_in_shows") else {
+        return;
+    };
+    let own = std::process::id();
+    scene.write(&(gpu(A, &format!("pids = [{own}]")) + &gpu(B, "")));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    let lines = doctor::examine(&subject(NvmlState::Open(&nvml), 2)).await;
+    print!("{}", doctor::render(&lines));
+    assert_eq!(line(&lines, "GPUs").level, Level::Ok);
+    assert_eq!(line(&lines, "Xid events").level, Level::Ok);
+    assert_eq!(line(&lines, "PID namespace").level, Level::Ok);
+    assert!(line(&lines, "usable GPUs").text.starts_with("1 of 2 "));
+    assert_eq!(line(&lines, "Python and Ray").level, Level::Blind);
+
+    // A pid that no Linux can have is one of another PID namespace.
+    scene.write(&(gpu(A, "pids = [4194305]") + &gpu(B, "lost = true")));
+    let lines = doctor::examine(&subject(NvmlState::Open(&nvml), 2)).await;
+    assert_eq!(line(&lines, "GPUs").level, Level::Error);
+    assert!(line(&lines, "GPUs").text.contains(B));
+    // The lost GPU lists no processes, so nothing is certain.
+    assert_eq!(line(&lines, "PID namespace").level, Level::Blind);
+
+    let error = NvmlError::Init("driver not loaded".to_owned());
+    let lines = doctor::examine(&subject(NvmlState::Failed(&error), 2)).await;
+    assert_eq!(line(&lines, "GPUs").level, Level::Error);
+    let lines = doctor::examine(&subject(NvmlState::NoLibrary, 2)).await;
+    assert_eq!(line(&lines, "GPUs").level, Level::Error, "two were expected");
+    assert_eq!(doctor::worst(&lines), Level::Error);
+}
