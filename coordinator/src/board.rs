@@ -1,0 +1,196 @@
+//! Memory snapshots for readers: what the driver last committed, never queued behind writes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use gangline_common::ids::{GangId, JobId, NodeId};
+use tokio::sync::watch;
+
+use crate::core::Core;
+use crate::core::credential::{ApiTokenRecord, Principal};
+use crate::core::effect::{Effects, Seen, Write};
+use crate::core::gang::Gang;
+use crate::core::job::{Attempt, Job};
+use crate::core::node::Node;
+
+/// A job with everything that belongs to it.
+#[derive(Debug, Clone)]
+pub struct JobSnapshot {
+    pub job: Arc<Job>,
+    /// By number.
+    pub attempts: Vec<Arc<Attempt>>,
+    pub gang: Option<Arc<Gang>>,
+}
+
+/// A node and the live gangs with a member there.
+#[derive(Debug, Clone)]
+pub struct NodeSnapshot {
+    pub node: Arc<Node>,
+    pub gangs: Vec<Arc<Gang>>,
+}
+
+/// Cheap to clone; one writer (the driver), any number of readers.
+#[derive(Clone)]
+pub struct Board {
+    inner: Arc<RwLock<Inner>>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    jobs: BTreeMap<JobId, Arc<Job>>,
+    attempts: BTreeMap<(JobId, u32), Arc<Attempt>>,
+    gangs: BTreeMap<GangId, Arc<Gang>>,
+    live_gangs: BTreeMap<GangId, Arc<Gang>>,
+    nodes: BTreeMap<NodeId, Arc<Node>>,
+    principals: HashMap<[u8; 32], Principal>,
+}
+
+impl Inner {
+    fn take(&mut self, write: &Write) {
+        match write {
+            Write::Job(job) => {
+                self.jobs.insert(job.id.clone(), job.clone());
+            }
+            Write::Attempt(attempt) => {
+                self.attempts.insert((attempt.job.clone(), attempt.number), attempt.clone());
+            }
+            Write::Gang(gang) => {
+                if gang.is_live() {
+                    self.live_gangs.insert(gang.id.clone(), gang.clone());
+                } else {
+                    self.live_gangs.remove(&gang.id);
+                }
+                self.gangs.insert(gang.id.clone(), gang.clone());
+            }
+            Write::Node(node) => self.take_node(node),
+            Write::ApiToken(token) => self.take_token(token),
+            Write::JoinToken(_)
+            | Write::ForgetJoinToken { .. }
+            | Write::Idempotency(_)
+            | Write::ForgetIdempotency { .. } => {}
+        }
+    }
+
+    fn take_node(&mut self, node: &Arc<Node>) {
+        self.nodes.insert(node.id.clone(), node.clone());
+    }
+
+    fn take_token(&mut self, token: &ApiTokenRecord) {
+        let principal = Principal {
+            user: token.user.clone(),
+            project: token.project.clone(),
+            role: token.role,
+        };
+        self.principals.insert(token.sha256, principal);
+    }
+}
+
+impl Board {
+    /// The snapshot of a core that was just restored.
+    pub fn of(core: &Core) -> Board {
+        let mut inner = Inner::default();
+        let jobs = core.jobs().cloned().map(Write::Job);
+        let attempts = core.attempts().cloned().map(Write::Attempt);
+        let gangs = core.gangs().cloned().map(Write::Gang);
+        let nodes = core.nodes().cloned().map(Write::Node);
+        let tokens = core.api_tokens().cloned().map(Write::ApiToken);
+        for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
+            inner.take(&write);
+        }
+        Board { inner: Arc::new(RwLock::new(inner)), changes: watch::Sender::new(0) }
+    }
+
+    /// Takes in what a batch changed, after its commit.
+    pub fn publish(&self, effects: &Effects) {
+        if effects.writes.is_empty() && effects.seen.is_empty() {
+            return;
+        }
+        {
+            let mut inner = self.write();
+            for write in &effects.writes {
+                inner.take(write);
+            }
+            for Seen::Node(node) in &effects.seen {
+                inner.take_node(node);
+            }
+        }
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    // A poisoned lock means that a reader panicked; the maps are whole after every statement.
+    fn read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All jobs, newest first.
+    pub fn jobs(&self) -> Vec<Arc<Job>> {
+        let mut jobs: Vec<_> = self.read().jobs.values().cloned().collect();
+        jobs.sort_by_key(|job| std::cmp::Reverse(job.sequence));
+        jobs
+    }
+
+    pub fn job(&self, id: &JobId) -> Option<JobSnapshot> {
+        let inner = self.read();
+        let job = inner.jobs.get(id)?.clone();
+        let range = (id.clone(), 0)..=(id.clone(), u32::MAX);
+        let attempts = inner.attempts.range(range).map(|(_, attempt)| attempt.clone()).collect();
+        let gang = inner.gangs.get(&job.gang).cloned();
+        Some(JobSnapshot { job, attempts, gang })
+    }
+
+    /// The newest job of this name among those that `visible` lets through.
+    pub fn newest_named(&self, name: &str, visible: impl Fn(&Job) -> bool) -> Option<Arc<Job>> {
+        let inner = self.read();
+        let named = inner.jobs.values().filter(|job| job.request.name == name && visible(job));
+        named.max_by_key(|job| job.sequence).cloned()
+    }
+
+    pub fn gang(&self, id: &GangId) -> Option<Arc<Gang>> {
+        self.read().gangs.get(id).cloned()
+    }
+
+    /// All nodes, by name.
+    pub fn nodes(&self) -> Vec<NodeSnapshot> {
+        let inner = self.read();
+        let mut nodes: Vec<_> =
+            inner.nodes.values().map(|node| snapshot(&inner, node)).collect();
+        nodes.sort_by(|a, b| a.node.name.cmp(&b.node.name));
+        nodes
+    }
+
+    /// A node by id or by name.
+    pub fn node(&self, id_or_name: &str) -> Option<NodeSnapshot> {
+        let inner = self.read();
+        let node = inner
+            .nodes
+            .values()
+            .find(|node| node.id.as_str() == id_or_name)
+            .or_else(|| inner.nodes.values().find(|node| node.name == id_or_name))?;
+        Some(snapshot(&inner, node))
+    }
+
+    /// Who a token stands for, by the SHA-256 of its text.
+    pub fn principal(&self, token_sha256: &[u8; 32]) -> Option<Principal> {
+        self.read().principals.get(token_sha256).cloned()
+    }
+
+    /// Counts up at every change.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+}
+
+fn snapshot(inner: &Inner, node: &Arc<Node>) -> NodeSnapshot {
+    let gangs = inner
+        .live_gangs
+        .values()
+        .filter(|gang| gang.members.values().any(|member| member.node == node.id))
+        .cloned()
+        .collect();
+    NodeSnapshot { node: node.clone(), gangs }
+}

@@ -1,0 +1,113 @@
+//! The coordinator's configuration: a TOML file, then flags. `packaging/coordinator.toml` is the
+//! reference; a test compares it with `Config::default()`.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// The documented defaults.
+pub const DEFAULT_FILE: &str = include_str!("../../packaging/coordinator.toml");
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub state_dir: PathBuf,
+    /// HTTP API; loopback only, because it is plain HTTP.
+    pub http: SocketAddr,
+    /// QUIC (UDP) for agents.
+    pub quic: SocketAddr,
+    /// Root of all artefacts as the nodes see it; never read or written here.
+    pub shared_root: Option<String>,
+    /// Further directories below which jobs may keep training checkpoints.
+    pub extra_roots: Vec<String>,
+    /// Life of an agent's certificate, in seconds.
+    pub agent_certificate_lifetime_s: u64,
+    /// How often agents send a heartbeat, in milliseconds.
+    pub heartbeat_ms: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            state_dir: "/var/lib/gangline/coordinator".into(),
+            http: SocketAddr::from(([127, 0, 0, 1], 8265)),
+            quic: SocketAddr::from(([0, 0, 0, 0], 8265)),
+            shared_root: None,
+            extra_roots: Vec::new(),
+            agent_certificate_lifetime_s: 30 * 24 * 3600,
+            heartbeat_ms: 1000,
+        }
+    }
+}
+
+/// Everything that is wrong with a configuration, one sentence each.
+#[derive(Debug, thiserror::Error)]
+#[error("the configuration is not usable:\n  {}", .0.join("\n  "))]
+pub struct ConfigErrors(pub Vec<String>);
+
+impl Config {
+    /// Reads `path`; without one, the defaults.
+    pub fn load(path: Option<&Path>) -> Result<Config, ConfigErrors> {
+        let Some(path) = path else { return Ok(Config::default()) };
+        let wrong = |text: String| ConfigErrors(vec![format!("{}: {text}", path.display())]);
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+        toml::from_str(&text).map_err(|e| wrong(e.to_string()))
+    }
+
+    /// Checks all values after the flags have been applied.
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
+        let mut wrong = Vec::new();
+        if !self.http.ip().is_loopback() {
+            wrong.push(format!(
+                "http = \"{}\": plain HTTP is served on loopback only; use 127.0.0.1 and a tunnel",
+                self.http
+            ));
+        }
+        let roots = self.shared_root.iter().chain(&self.extra_roots);
+        for root in roots.filter(|root| !is_clean_absolute(root)) {
+            wrong.push(format!("root {root:?}: must be an absolute path without `..`"));
+        }
+        if self.agent_certificate_lifetime_s < 30 {
+            wrong.push("agent_certificate_lifetime_s: at least 30".to_owned());
+        }
+        if !(100..=10_000).contains(&self.heartbeat_ms) {
+            wrong.push("heartbeat_ms: between 100 and 10000".to_owned());
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(ConfigErrors(wrong)) }
+    }
+}
+
+fn is_clean_absolute(path: &str) -> bool {
+    path.starts_with('/') && !path.split('/').any(|part| part == "..") && !path.contains('\0')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_packaged_file_says_the_defaults() {
+        let packaged: Config = toml::from_str(DEFAULT_FILE).unwrap();
+        assert_eq!(packaged, Config::default());
+        packaged.validate().unwrap();
+    }
+
+    #[test]
+    fn every_bad_value_is_named() {
+        let config = Config {
+            http: "0.0.0.0:8265".parse().unwrap(),
+            shared_root: Some("/nfs/../etc".to_owned()),
+            heartbeat_ms: 1,
+            agent_certificate_lifetime_s: 1,
+            ..Config::default()
+        };
+        let errors = config.validate().unwrap_err().0;
+        assert_eq!(errors.len(), 4, "{errors:?}");
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        assert!(toml::from_str::<Config>("state_dirr = \"/x\"").is_err());
+    }
+}

@@ -1,0 +1,164 @@
+//! From wire to core: what agents say becomes events. Conversions live with the outer type.
+
+use gangline_common::wire::v1;
+
+use crate::core::event::{EntrypointFact, GangFacts, Report};
+use crate::core::gang::{End, EndHow, Phase};
+use crate::core::job::{RayDriver, RayFacts, RayNode};
+use crate::core::node::{Gpu, Inventory};
+
+/// Longest text that is taken from an agent into a record.
+const TEXT_LIMIT: usize = 4096;
+
+fn clip(text: String) -> String {
+    if text.len() <= TEXT_LIMIT { text } else { text.chars().take(TEXT_LIMIT / 4).collect() }
+}
+
+pub fn inventory(wire: v1::NodeInventory) -> Inventory {
+    let level = |level: v1::DoctorLevel| {
+        let word = match level {
+            v1::DoctorLevel::Ok => "ok",
+            v1::DoctorLevel::Warning => "warning",
+            v1::DoctorLevel::Blind => "blind",
+            v1::DoctorLevel::Error => "error",
+        };
+        word.to_owned()
+    };
+    let gpu = |gpu: v1::GpuIdentity| Gpu {
+        uuid: gpu.uuid,
+        index: gpu.index,
+        name: gpu.name,
+        memory_bytes: gpu.memory_bytes,
+    };
+    Inventory {
+        hostname: clip(wire.hostname),
+        agent_version: clip(wire.agent_version),
+        head_role: wire.roles.contains(&v1::NodeRole::Head),
+        worker_role: wire.roles.contains(&v1::NodeRole::Worker),
+        pool: wire.pool.map_or_else(|| "default".to_owned(), clip),
+        labels: wire.labels,
+        address: wire.address,
+        boot_id: wire.boot_id,
+        network_namespace: wire.network_namespace,
+        container_start_ms: wire.container_start_ms,
+        gpus: wire.gpus.into_iter().map(gpu).collect(),
+        cpus_milli: wire.cpus_milli,
+        memory_bytes: wire.memory_bytes,
+        shm_bytes: wire.shm_bytes,
+        pids_limit: wire.pids_limit,
+        ports: wire.ports,
+        versions: wire.versions,
+        doctor: wire
+            .doctor
+            .into_iter()
+            .map(|line| (clip(line.check), level(line.level), clip(line.text), line.advice))
+            .collect(),
+    }
+}
+
+pub fn report(wire: v1::NodeReport) -> Report {
+    Report {
+        held: wire.held,
+        members: wire.members.into_iter().map(|m| (m.key, phase(m.state))).collect(),
+        gangs: wire.gangs.into_iter().map(gang_facts).collect(),
+    }
+}
+
+fn phase(state: v1::MemberState) -> Phase {
+    match state {
+        v1::MemberState::Starting => Phase::Starting,
+        v1::MemberState::Running { pid } => Phase::Running { pid },
+        v1::MemberState::Stopping => Phase::Stopping,
+        v1::MemberState::Ended(ended) => Phase::Ended(End {
+            how: match ended.how {
+                v1::EndedHow::Exited { code } => EndHow::Exited { code },
+                v1::EndedHow::Signalled { signal } => EndHow::Signalled { signal },
+                v1::EndedHow::Failed { reason } => EndHow::Failed { reason: clip(reason) },
+            },
+            asked: ended.asked,
+            last_output: clip(ended.last_output),
+            logs_complete: ended.logs_complete,
+        }),
+        v1::MemberState::Refused(refusal) => Phase::Ended(refused(refusal)),
+    }
+}
+
+fn refused(refusal: v1::Refusal) -> End {
+    let mut busy_port = None;
+    let reason = match refusal {
+        v1::Refusal::PortBusy { port } => {
+            busy_port = Some(port);
+            format!("port {port} of its block is in use by somebody else")
+        }
+        v1::Refusal::GpuHeld { gpu, by } => format!("{gpu} is still held by {by}"),
+        v1::Refusal::StaleEpoch { highest } => format!("the agent has seen epoch {highest}"),
+        v1::Refusal::Impossible { reason } => clip(reason),
+    };
+    End {
+        how: EndHow::Refused { reason, busy_port },
+        asked: false,
+        last_output: String::new(),
+        logs_complete: true,
+    }
+}
+
+fn gang_facts(wire: v1::GangReport) -> GangFacts {
+    let ready = wire.ray.as_ref().is_some_and(|ray| ray.ready);
+    let entrypoint_driver = wire.entrypoints.iter().find_map(|e| driver(&e.state));
+    let ray = wire.ray.map(|ray| RayFacts {
+        version: clip(ray.version),
+        session: clip(ray.session),
+        nodes: ray
+            .nodes
+            .into_iter()
+            .map(|node| RayNode {
+                member: node.member,
+                ray_node_id: clip(node.ray_node_id),
+                address: clip(node.address),
+                alive: node.alive,
+                state_message: clip(node.state_message),
+            })
+            .collect(),
+        driver: entrypoint_driver,
+    });
+    let entrypoints =
+        wire.entrypoints.into_iter().map(|e| (e.operation, entrypoint(e.state))).collect();
+    GangFacts { gang: wire.gang, epoch: wire.epoch, ready, ray, entrypoints }
+}
+
+fn driver(state: &v1::EntrypointState) -> Option<RayDriver> {
+    let found = match state {
+        v1::EntrypointState::Waiting => return None,
+        v1::EntrypointState::Running { driver }
+        | v1::EntrypointState::Succeeded { driver }
+        | v1::EntrypointState::Failed { driver, .. } => driver.clone()?,
+    };
+    Some(RayDriver {
+        ray_node_id: found.ray_node_id,
+        member: found.member,
+        address: found.address,
+    })
+}
+
+fn entrypoint(state: v1::EntrypointState) -> EntrypointFact {
+    match state {
+        v1::EntrypointState::Waiting => EntrypointFact::Waiting,
+        v1::EntrypointState::Running { .. } => EntrypointFact::Running,
+        v1::EntrypointState::Succeeded { .. } => EntrypointFact::Succeeded,
+        v1::EntrypointState::Failed { exit_code, error_type, message, .. } => {
+            let mut cause = match exit_code {
+                Some(code) => format!("the entrypoint exited with code {code}"),
+                None => "the entrypoint failed".to_owned(),
+            };
+            if let Some(kind) = error_type {
+                cause = format!("{cause} ({kind})");
+            }
+            // Ray repeats the log in its message; the last line is what says most.
+            if let Some(last) = message.lines().rev().find(|line| !line.trim().is_empty()) {
+                let last: String = last.trim().chars().take(400).collect();
+                cause = format!("{cause}: {last}");
+            }
+            EntrypointFact::Failed { cause }
+        }
+    }
+}

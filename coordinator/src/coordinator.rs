@@ -1,0 +1,143 @@
+//! Puts the parts together: store, driver, QUIC server, HTTP API.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use gangline_common::join_token::KeyPin;
+use gangline_common::random;
+use gangline_common::time::Timestamp;
+use gangline_common::tls::{server_config, sha256};
+use gangline_common::transport::{Endpoint, close};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+use crate::api::{self, ApiState};
+use crate::ca::{Ca, write_new};
+use crate::config::Config;
+use crate::core::credential::{ApiTokenRecord, Role};
+use crate::core::event::Event;
+use crate::driver::{self, DriverHandle};
+use crate::ingest::logs::Logs;
+use crate::ingest::telemetry::Telemetry;
+use crate::outbox::Outbox;
+use crate::request::PathRules;
+use crate::server::{Parts, Server};
+use crate::store::{Store, StoreError};
+
+/// A coordinator that serves.
+pub struct Coordinator {
+    pub http: SocketAddr,
+    pub quic: SocketAddr,
+    pub pin: KeyPin,
+    /// Where the first admin token is.
+    pub admin_token: PathBuf,
+    endpoint: Endpoint,
+    /// Ends with the store's error, or when the driver has no callers left.
+    driver_ended: oneshot::Receiver<Result<(), StoreError>>,
+}
+
+impl Coordinator {
+    /// Opens everything and begins to serve. Must run inside a tokio runtime.
+    pub async fn start(config: &Config) -> anyhow::Result<Coordinator> {
+        prepare_directory(config)?;
+        let ca_directory = config.state_dir.join("ca");
+        let expected = Ca::exists(&ca_directory);
+        let cluster = gangline_common::ids::short_suffix(random::number()?);
+        let store = Store::open(&config.state_dir.join("store.redb"), expected, &cluster)?;
+        let life = Duration::from_secs(config.agent_certificate_lifetime_s);
+        let ca = Ca::open(&ca_directory, life)?;
+        let (era, cluster) = (store.meta.era, store.meta.cluster.clone());
+        let outbox = Outbox::default();
+        let driver = driver::start(store, outbox.clone())?;
+        let admin_token = config.state_dir.join("admin.token");
+        ensure_admin(&driver.handle, &admin_token).await?;
+
+        let logs = Logs::new(config.state_dir.join("logs"));
+        let telemetry = Telemetry::default();
+        let pin = ca.pin()?;
+        let tls = server_config(&ca.server_identity()?, ca.certificate())?;
+        let endpoint = Endpoint::server(config.quic, tls)?;
+        let quic = endpoint.local_address().context("QUIC address")?;
+        let server = Server::new(Parts {
+            driver: driver.handle.clone(),
+            board: driver.board.clone(),
+            outbox,
+            telemetry: telemetry.clone(),
+            logs: logs.clone(),
+            ca,
+            era,
+            heartbeat_ms: config.heartbeat_ms,
+        });
+        tokio::spawn(server.accept_all(endpoint.clone()));
+
+        let listener = TcpListener::bind(config.http)
+            .await
+            .with_context(|| format!("binding the HTTP address {}", config.http))?;
+        let http = listener.local_addr()?;
+        let state = ApiState {
+            driver: driver.handle,
+            board: driver.board,
+            telemetry,
+            logs,
+            paths: PathRules {
+                shared_root: config.shared_root.clone(),
+                extra_roots: config.extra_roots.clone(),
+            },
+            ca_pin: pin,
+            version: env!("CARGO_PKG_VERSION"),
+            cluster,
+            started: Timestamp::now(),
+        };
+        let router = api::router(Arc::new(state));
+        tokio::spawn(async move {
+            let service = router.into_make_service_with_connect_info::<SocketAddr>();
+            if let Err(error) = axum::serve(listener, service).await {
+                tracing::error!(%error, "the HTTP server has ended");
+            }
+        });
+        let driver_ended = driver.ended;
+        Ok(Coordinator { http, quic, pin, admin_token, endpoint, driver_ended })
+    }
+
+    /// Waits for the end of the driver; the error of a store that failed while running.
+    pub async fn ended(&mut self) -> Result<(), StoreError> {
+        // The sender is dropped only together with the whole process.
+        (&mut self.driver_ended).await.unwrap_or(Ok(()))
+    }
+
+    /// Tells the agents and closes. Everything acknowledged is durable already.
+    pub async fn shut_down(&self) {
+        self.endpoint.close(close::SHUTDOWN, "the coordinator is shutting down").await;
+    }
+}
+
+fn prepare_directory(config: &Config) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&config.state_dir)
+        .with_context(|| format!("creating the state directory {}", config.state_dir.display()))
+}
+
+/// Makes the first admin token when there is none: a file that only the owner can read.
+async fn ensure_admin(driver: &DriverHandle, path: &std::path::Path) -> anyhow::Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let secret: [u8; 32] = random::bytes()?;
+    let token = format!("gla_{}", data_encoding::BASE64URL_NOPAD.encode(&secret));
+    let record = ApiTokenRecord {
+        name: "admin".to_owned(),
+        sha256: sha256(token.as_bytes()),
+        user: "admin".to_owned(),
+        project: "default".to_owned(),
+        role: Role::Admin,
+        created: Timestamp::now(),
+    };
+    driver.ask(|request| Event::CreateApiToken { request, record }).await?;
+    write_new(path, token.as_bytes(), 0o600)
+}

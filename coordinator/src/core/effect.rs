@@ -1,0 +1,124 @@
+//! Everything that the coordinator can do: the only output of its core.
+
+use std::sync::Arc;
+
+use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
+
+use super::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
+use super::event::RequestId;
+use super::gang::Gang;
+use super::job::{Attempt, Job};
+use super::node::Node;
+
+/// Output of one batch of events. The driver commits `writes`, then acts on the rest.
+#[derive(Debug, Default)]
+pub struct Effects {
+    pub writes: Vec<Write>,
+    pub pushes: Vec<Push>,
+    pub closes: Vec<Close>,
+    pub replies: Vec<(RequestId, Answer)>,
+    /// Entities whose unstored parts changed: for the memory snapshots only.
+    pub seen: Vec<Seen>,
+}
+
+/// One change of the store. Replaying all of them into an empty core gives the same core.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Write {
+    Job(Arc<Job>),
+    Attempt(Arc<Attempt>),
+    Gang(Arc<Gang>),
+    Node(Arc<Node>),
+    JoinToken(JoinTokenRecord),
+    ApiToken(ApiTokenRecord),
+    Idempotency(IdempotencyRecord),
+    ForgetIdempotency { user: String, key: String },
+    ForgetJoinToken { id: String },
+}
+
+/// A snapshot that readers should see, with nothing to store.
+#[derive(Debug, Clone)]
+pub enum Seen {
+    Node(Arc<Node>),
+}
+
+/// A node's whole desired state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Push {
+    pub node: NodeId,
+    pub session: u64,
+    pub generation: Generation,
+    pub gangs: Vec<Desired>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Desired {
+    Run { job: Arc<Job>, gang: Arc<Gang> },
+    Stop { gang: GangId, epoch: Epoch },
+}
+
+/// End this connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Close {
+    pub node: NodeId,
+    pub session: u64,
+    pub reason: CloseReason,
+}
+
+/// Why a connection is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseReason {
+    Revoked,
+    CertificateExpired,
+    Superseded,
+}
+
+/// What a caller is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    Done,
+    Submitted { job: JobId },
+    Stopping,
+    Connected,
+    Joined { name: String },
+    Rejected(Rejected),
+}
+
+/// A request that is refused: a value, not a failure of the coordinator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rejected {
+    /// The same idempotency key came with another body.
+    KeyReused { job: String },
+    /// The id is taken by another job.
+    JobExists { job: JobId },
+    /// A live job uses the same training checkpoint directory.
+    CheckpointInUse { job: JobId, directory: String },
+    /// Too many live jobs; see `core::LIVE_JOB_LIMIT`.
+    Full { limit: usize },
+    NoSuchJob,
+    NoSuchNode,
+    AlreadyEnded { state: &'static str },
+    /// Unknown, expired, used up: deliberately one answer.
+    BadJoinToken,
+    Revoked,
+    /// Another process with the same identity is connected.
+    Clone { remote: String },
+}
+
+impl Write {
+    /// Makes a loaded record usable under the clock of this start: leases begin now, and boot
+    /// times of another boot are replaced.
+    pub fn begin_again(&mut self, now: gangline_common::time::Timestamp, rebooted: bool) {
+        match self {
+            Write::Node(node) => Arc::make_mut(node).last_word_ms = now.boot_ms,
+            Write::Gang(gang) if rebooted => Arc::make_mut(gang).since.boot_ms = now.boot_ms,
+            Write::Job(_)
+            | Write::Attempt(_)
+            | Write::Gang(_)
+            | Write::JoinToken(_)
+            | Write::ApiToken(_)
+            | Write::Idempotency(_)
+            | Write::ForgetIdempotency { .. }
+            | Write::ForgetJoinToken { .. } => {}
+        }
+    }
+}

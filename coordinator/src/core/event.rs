@@ -1,0 +1,85 @@
+//! Everything that can happen to the coordinator: the only input of its core.
+
+use std::sync::Arc;
+
+use gangline_common::ids::{Epoch, GangId, Generation, JobId, MemberKey, NodeId};
+
+use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
+use super::gang::Phase;
+use super::job::{JobRequest, RayFacts};
+use super::node::{Inventory, Session};
+
+/// Ties a reply to the caller that waits for it; chosen by the driver.
+pub type RequestId = u64;
+
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// Time has passed; leases and deadlines are looked at after every event anyway.
+    Tick,
+
+    // From the API.
+    Submit { request: RequestId, submission: Box<Submission> },
+    StopJob { request: RequestId, job: JobId, actor: Principal, reason: String },
+    CreateJoinToken { request: RequestId, record: JoinTokenRecord },
+    CreateApiToken { request: RequestId, record: ApiTokenRecord },
+    RevokeNode { request: RequestId, node: NodeId, actor: Principal },
+
+    // From the server: an agent without a certificate, or one that renews.
+    Join { request: RequestId, join: Join },
+    Renewed { request: RequestId, node: NodeId, certificate: [u8; 32] },
+
+    // From sessions.
+    Connected { request: RequestId, node: NodeId, session: Session },
+    Disconnected { node: NodeId, session: u64 },
+    Inventory { node: NodeId, session: u64, inventory: Box<Inventory>, name: String },
+    Heard { node: NodeId, session: u64, held: Generation },
+    Reported { node: NodeId, session: u64, report: Report },
+}
+
+/// A request to make a job. Ids and random bits are minted by the caller.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    pub job: JobId,
+    /// Whether the client chose the id: then an equal id with an equal spec is the same job.
+    pub gang: GangId,
+    pub token_seed: [u8; 32],
+    pub principal: Principal,
+    pub idempotency: Option<(String, [u8; 32])>,
+    pub request: Arc<JobRequest>,
+}
+
+/// A join whose certificate is already signed but not yet handed out.
+#[derive(Debug, Clone)]
+pub struct Join {
+    pub token_id: String,
+    pub secret_sha256: [u8; 32],
+    pub node: NodeId,
+    pub node_name: String,
+    pub certificate: [u8; 32],
+}
+
+/// An agent's whole truth.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub held: Generation,
+    pub members: Vec<(MemberKey, Phase)>,
+    pub gangs: Vec<GangFacts>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GangFacts {
+    pub gang: GangId,
+    pub epoch: Epoch,
+    pub ready: bool,
+    pub ray: Option<RayFacts>,
+    /// State of the attempt's entrypoint, by operation id.
+    pub entrypoints: Vec<(String, EntrypointFact)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntrypointFact {
+    Waiting,
+    Running,
+    Succeeded,
+    Failed { cause: String },
+}

@@ -1,0 +1,121 @@
+//! Gangs: the all-or-nothing set of members, its allocation, and what each member is doing.
+
+use std::collections::BTreeMap;
+
+use gangline_common::ids::{Epoch, GangId, GpuId, JobId, MemberId, NodeId, PortBlock};
+use gangline_common::time::Timestamp;
+
+use super::job::Addresses;
+
+/// One incarnation of a gang; the record is overwritten by the next epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gang {
+    pub id: GangId,
+    /// The job that owns it. (A standing cluster will be the other kind of owner.)
+    pub job: JobId,
+    pub attempt: u32,
+    pub epoch: Epoch,
+    pub state: GangState,
+    /// Since when the gang is in this state.
+    pub since: Timestamp,
+    pub members: BTreeMap<MemberId, Member>,
+    pub addresses: Addresses,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GangState {
+    Starting,
+    Ready,
+    Stopping,
+    /// Every member has ended and nothing is allocated.
+    Stopped,
+}
+
+/// One member: its share of the allocation, and its phase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    pub node: NodeId,
+    pub gpus: Vec<GpuId>,
+    pub cpus_milli: u32,
+    pub memory_bytes: u64,
+    pub ports: PortBlock,
+    pub phase: Phase,
+}
+
+/// What is known of a member's processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// Committed; its agent has said nothing yet.
+    Assigned,
+    Starting,
+    Running { pid: u32 },
+    Stopping,
+    /// Evidence that no process is left.
+    Ended(End),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    pub how: EndHow,
+    /// A Stop of ours came first.
+    pub asked: bool,
+    pub last_output: String,
+    pub logs_complete: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EndHow {
+    Exited { code: i32 },
+    Signalled { signal: i32 },
+    Failed { reason: String },
+    /// Never started, by the agent's own word.
+    Refused { reason: String, busy_port: Option<u16> },
+}
+
+impl End {
+    /// The end as a sentence fragment: "exited with code 1".
+    pub fn sentence(&self) -> String {
+        match &self.how {
+            EndHow::Exited { code } => format!("exited with code {code}"),
+            EndHow::Signalled { signal } => format!("was killed by signal {signal}"),
+            EndHow::Failed { reason } => format!("failed: {reason}"),
+            EndHow::Refused { reason, .. } => format!("was not started: {reason}"),
+        }
+    }
+
+    pub fn is_success(&self) -> bool {
+        self.how == EndHow::Exited { code: 0 }
+    }
+}
+
+impl Phase {
+    /// Whether processes of the member may exist: until then its share stays allocated.
+    pub fn holds_resources(&self) -> bool {
+        !matches!(self, Phase::Ended(_))
+    }
+}
+
+impl Gang {
+    pub fn is_live(&self) -> bool {
+        self.state != GangState::Stopped
+    }
+
+    /// Members on one node.
+    pub fn members_on<'a>(
+        &'a self,
+        node: &'a NodeId,
+    ) -> impl Iterator<Item = (MemberId, &'a Member)> {
+        self.members
+            .iter()
+            .filter(move |(_, member)| member.node == *node)
+            .map(|(id, member)| (*id, member))
+    }
+
+    /// The nodes of the gang, each once, in order.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        let mut nodes: Vec<NodeId> = self.members.values().map(|m| m.node.clone()).collect();
+        nodes.sort();
+        nodes.dedup();
+        nodes
+    }
+}

@@ -1,0 +1,167 @@
+//! What must hold after every step, as code; named as in the design's reliability page.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, NodeId};
+
+use super::Core;
+use super::gang::GangState;
+use super::job::{JobState, Launcher};
+
+/// Every broken invariant of `core`, as a sentence. Empty when all hold.
+pub fn violations(core: &Core) -> Vec<String> {
+    let mut found = Vec::new();
+    one_gang_per_gpu(core, &mut found);
+    all_or_nothing(core, &mut found);
+    ports_are_disjoint(core, &mut found);
+    states_agree(core, &mut found);
+    indexes_agree(core, &mut found);
+    found
+}
+
+/// I1 (the coordinator's half): no GPU is allocated twice.
+fn one_gang_per_gpu(core: &Core, found: &mut Vec<String>) {
+    let mut holders: BTreeMap<&GpuId, &GangId> = BTreeMap::new();
+    for gang in core.gangs.values().filter(|gang| gang.is_live()) {
+        for member in gang.members.values().filter(|m| m.phase.holds_resources()) {
+            for gpu in &member.gpus {
+                if let Some(other) = holders.insert(gpu, &gang.id) {
+                    found.push(format!("I1: {gpu} is held by {other} and {}", gang.id));
+                }
+            }
+        }
+    }
+}
+
+/// I2: a live gang has all its members.
+fn all_or_nothing(core: &Core, found: &mut Vec<String>) {
+    for gang in core.gangs.values().filter(|gang| gang.is_live()) {
+        let Some(job) = core.jobs.get(&gang.job) else {
+            found.push(format!("I2: {} has no job", gang.id));
+            continue;
+        };
+        let head = usize::from(job.request.launcher == Launcher::Ray);
+        if gang.members.len() != job.request.nnodes as usize + head {
+            found.push(format!("I2: {} has {} members", gang.id, gang.members.len()));
+        }
+    }
+}
+
+/// Port blocks of one network namespace do not overlap.
+fn ports_are_disjoint(core: &Core, found: &mut Vec<String>) {
+    let mut blocks = BTreeMap::<_, Vec<_>>::new();
+    for gang in core.gangs.values().filter(|gang| gang.is_live()) {
+        for member in gang.members.values().filter(|m| m.phase.holds_resources()) {
+            let inventory = core.nodes.get(&member.node).and_then(|n| n.inventory.as_ref());
+            if let Some(inventory) = inventory {
+                blocks.entry(inventory.network()).or_default().push(member.ports);
+            }
+        }
+    }
+    for taken in blocks.values_mut() {
+        taken.sort();
+        for pair in taken.windows(2) {
+            if let [a, b] = pair
+                && a.overlaps(b)
+            {
+                found.push(format!("ports: {a:?} and {b:?} overlap"));
+            }
+        }
+    }
+}
+
+/// A job's state and its gang's agree.
+fn states_agree(core: &Core, found: &mut Vec<String>) {
+    for job in core.jobs.values() {
+        let gang = core.gangs.get(&job.gang).map(|gang| gang.state);
+        let fits = match job.state {
+            JobState::Pending => matches!(gang, None | Some(GangState::Stopped)),
+            JobState::Starting => {
+                matches!(gang, Some(GangState::Starting | GangState::Ready))
+            }
+            JobState::Running | JobState::Held => matches!(gang, Some(GangState::Ready)),
+            JobState::Stopping => matches!(gang, Some(GangState::Stopping)),
+            // A lost node may keep its share after the job has ended.
+            JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::Timeout => {
+                matches!(gang, None | Some(GangState::Stopped | GangState::Stopping))
+            }
+        };
+        if !fits {
+            found.push(format!("state: {} is {} and its gang {gang:?}", job.id, job.state.word()));
+        }
+    }
+}
+
+/// Derived indexes equal what they are derived from.
+fn indexes_agree(core: &Core, found: &mut Vec<String>) {
+    let pending: BTreeSet<&JobId> =
+        core.jobs.values().filter(|j| j.state == JobState::Pending).map(|j| &j.id).collect();
+    let queued: BTreeSet<&JobId> = core.queue.values().collect();
+    if pending != queued {
+        found.push(format!("index: queue {queued:?} but pending {pending:?}"));
+    }
+    let mut on_node: BTreeMap<&NodeId, BTreeSet<&GangId>> = BTreeMap::new();
+    for gang in core.gangs.values().filter(|gang| gang.is_live()) {
+        for member in gang.members.values() {
+            on_node.entry(&member.node).or_default().insert(&gang.id);
+        }
+    }
+    for (node, gangs) in &core.on_node {
+        let expected = on_node.remove(node).unwrap_or_default();
+        if !gangs.iter().eq(expected.iter().copied()) {
+            found.push(format!("index: {node} lists {gangs:?}, expected {expected:?}"));
+        }
+    }
+    if !on_node.is_empty() {
+        found.push(format!("index: nodes without entry: {on_node:?}"));
+    }
+}
+
+/// What only grows or never changes, compared over time: take one before and one after a step.
+#[derive(Debug, Clone, Default)]
+pub struct Watermarks {
+    epochs: BTreeMap<GangId, Epoch>,
+    generations: BTreeMap<NodeId, Generation>,
+    terminal: BTreeMap<JobId, JobState>,
+    jobs: BTreeSet<JobId>,
+}
+
+impl Watermarks {
+    pub fn of(core: &Core) -> Self {
+        Watermarks {
+            epochs: core.gangs.values().map(|g| (g.id.clone(), g.epoch)).collect(),
+            generations: core.nodes.values().map(|n| (n.id.clone(), n.generation)).collect(),
+            terminal: core
+                .jobs
+                .values()
+                .filter(|job| job.state.is_terminal())
+                .map(|job| (job.id.clone(), job.state))
+                .collect(),
+            jobs: core.jobs.keys().cloned().collect(),
+        }
+    }
+
+    /// I3, I5, I6 and the growth of generations, from `self` (before) to `after`.
+    pub fn violations(&self, after: &Watermarks) -> Vec<String> {
+        let mut found = Vec::new();
+        for (gang, epoch) in &self.epochs {
+            if after.epochs.get(gang).is_none_or(|later| later < epoch) {
+                found.push(format!("I3: the epoch of {gang} went back from {epoch}"));
+            }
+        }
+        for (node, generation) in &self.generations {
+            if after.generations.get(node).is_none_or(|later| later < generation) {
+                found.push(format!("generation of {node} went back from {generation}"));
+            }
+        }
+        for job in self.jobs.difference(&after.jobs) {
+            found.push(format!("I5: {job} is gone"));
+        }
+        for (job, state) in &self.terminal {
+            if after.terminal.get(job) != Some(state) {
+                found.push(format!("I6: {job} left its terminal state {state:?}"));
+            }
+        }
+        found
+    }
+}

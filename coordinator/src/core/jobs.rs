@@ -1,0 +1,212 @@
+//! Transitions of jobs that people ask for: submit and stop.
+
+use std::sync::Arc;
+
+use gangline_common::ids::JobId;
+use gangline_common::time::Timestamp;
+
+use super::credential::{IdempotencyRecord, Principal};
+use super::effect::{Answer, Effects, Rejected, Write};
+use super::event::{RequestId, Submission};
+use super::job::{Job, JobState, Outcome, Transition, remember};
+use super::{Core, LIVE_JOB_LIMIT};
+
+impl Core {
+    pub(super) fn on_submit(
+        &mut self,
+        request: RequestId,
+        submission: Submission,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        match self.check_submission(&submission) {
+            Ok(None) => {}
+            Ok(Some(job)) => {
+                out.replies.push((request, Answer::Submitted { job }));
+                return;
+            }
+            Err(rejected) => return Core::reject(request, rejected, out),
+        }
+        let Submission { job: id, gang, token_seed, principal, idempotency, request: wanted } =
+            submission;
+        let mut job = Job {
+            id: id.clone(),
+            user: principal.user.clone(),
+            project: principal.project,
+            request: wanted,
+            state: JobState::Pending,
+            gang,
+            token_seed,
+            attempts: 0,
+            sequence: self.next_sequence(),
+            submitted: now,
+            started: None,
+            ended: None,
+            reason: "just submitted".to_owned(),
+            outcome: None,
+            history: Vec::new(),
+        };
+        remember(
+            &mut job.history,
+            Transition {
+                wall_ms: now.wall_ms,
+                state: JobState::Pending.word().to_owned(),
+                actor: principal.user.clone(),
+                text: "submitted".to_owned(),
+            },
+        );
+        self.put(Write::Job(Arc::new(job)), out);
+        if let Some((key, body_sha256)) = idempotency {
+            let record = IdempotencyRecord {
+                user: principal.user,
+                key,
+                body_sha256,
+                made: id.to_string(),
+                created: now,
+            };
+            self.put(Write::Idempotency(record), out);
+        }
+        out.replies.push((request, Answer::Submitted { job: id }));
+        self.ask_for_scheduling();
+    }
+
+    /// `Ok(Some)`: the same request came before and made this job.
+    fn check_submission(&self, submission: &Submission) -> Result<Option<JobId>, Rejected> {
+        if let Some((key, hash)) = &submission.idempotency {
+            let user = submission.principal.user.clone();
+            if let Some(record) = self.idempotency.get(&(user, key.clone())) {
+                if record.body_sha256 != *hash {
+                    return Err(Rejected::KeyReused { job: record.made.clone() });
+                }
+                if let Ok(job) = JobId::new(record.made.clone()) {
+                    return Ok(Some(job));
+                }
+            }
+        }
+        if self.jobs.contains_key(&submission.job) {
+            return Err(Rejected::JobExists { job: submission.job.clone() });
+        }
+        if self.live_jobs.len() >= LIVE_JOB_LIMIT {
+            return Err(Rejected::Full { limit: LIVE_JOB_LIMIT });
+        }
+        if let Some(directory) = &submission.request.checkpoint_directory {
+            for id in &self.live_jobs {
+                let other = self.jobs.get(id).map(|job| &job.request.checkpoint_directory);
+                if other == Some(&Some(directory.clone())) {
+                    return Err(Rejected::CheckpointInUse {
+                        job: id.clone(),
+                        directory: directory.clone(),
+                    });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn on_stop_job(
+        &mut self,
+        request: RequestId,
+        id: &JobId,
+        actor: &Principal,
+        reason: String,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let Some(job) = self.jobs.get(id).cloned() else {
+            return Core::reject(request, Rejected::NoSuchJob, out);
+        };
+        let outcome = Outcome::Cancelled { actor: actor.user.clone(), reason };
+        match job.state {
+            JobState::Pending => self.end_job(id, &outcome, now, out),
+            JobState::Starting | JobState::Running | JobState::Held => {
+                self.end_attempt(id, outcome, &actor.user, now, out);
+            }
+            JobState::Stopping => self.cancel_while_stopping(id, outcome, now, out),
+            JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::Timeout => {
+                let state = job.state.word();
+                return Core::reject(request, Rejected::AlreadyEnded { state }, out);
+            }
+        }
+        out.replies.push((request, Answer::Stopping));
+    }
+
+    /// A rolled-back attempt would go back to the queue; a cancel in between must stick (F45).
+    fn cancel_while_stopping(
+        &mut self,
+        id: &JobId,
+        outcome: Outcome,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let Some(job) = self.jobs.get(id) else { return };
+        if matches!(job.outcome, Some(Outcome::RolledBack { .. })) {
+            let mut job = Job::clone(job);
+            job.reason = outcome.sentence();
+            job.outcome = Some(outcome);
+            remember(
+                &mut job.history,
+                Transition {
+                    wall_ms: now.wall_ms,
+                    state: job.state.word().to_owned(),
+                    actor: "user".to_owned(),
+                    text: job.reason.clone(),
+                },
+            );
+            self.put(Write::Job(Arc::new(job)), out);
+        }
+    }
+
+    /// Moves a job along the allowed graph; anything else is left as it is.
+    pub(super) fn set_job_state(
+        &mut self,
+        id: &JobId,
+        state: JobState,
+        actor: &str,
+        reason: String,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let Some(job) = self.jobs.get(id) else { return };
+        if !job.state.may_become(state) {
+            return;
+        }
+        let mut job = Job::clone(job);
+        job.state = state;
+        if state == JobState::Running && job.started.is_none() {
+            job.started = Some(now);
+        }
+        if state.is_terminal() {
+            job.ended = Some(now);
+        }
+        remember(
+            &mut job.history,
+            Transition {
+                wall_ms: now.wall_ms,
+                state: state.word().to_owned(),
+                actor: actor.to_owned(),
+                text: reason.clone(),
+            },
+        );
+        job.reason = reason;
+        self.put(Write::Job(Arc::new(job)), out);
+    }
+
+    /// The end of a job: its final state, or back to the queue after a rollback.
+    pub(super) fn end_job(
+        &mut self,
+        id: &JobId,
+        outcome: &Outcome,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let state = outcome.terminal_state().unwrap_or(JobState::Pending);
+        let actor = match outcome {
+            Outcome::Cancelled { actor, .. } => actor.clone(),
+            Outcome::Succeeded | Outcome::Failed { .. } | Outcome::RolledBack { .. } => {
+                "gangline".to_owned()
+            }
+        };
+        self.set_job_state(id, state, &actor, outcome.sentence(), now, out);
+        self.ask_for_scheduling();
+    }
+}

@@ -1,0 +1,292 @@
+//! The coordinator's decisions: pure, synchronous, total.
+//!
+//! `Core::step` is the only way in and `Effects` the only way out. No I/O, no clock, no chance:
+//! time and ids are arguments. The order of decisions in `step` is the whole story: what happened,
+//! what has expired, what can start, what each node must be told.
+#![deny(clippy::disallowed_methods, clippy::disallowed_types)]
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+pub mod credential;
+pub mod effect;
+pub mod event;
+pub mod gang;
+mod gangs;
+pub mod invariants;
+pub mod job;
+mod jobs;
+pub mod node;
+mod nodes;
+pub mod placement;
+mod schedule;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gangline_common::ids::{GangId, JobId, NodeId, PortBlock};
+use gangline_common::time::Timestamp;
+
+use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
+use effect::{Answer, Desired, Effects, Push, Rejected, Write};
+use event::{Event, RequestId};
+use gang::{Gang, GangState};
+use job::{Attempt, Job, JobState};
+use node::{NetworkKey, Node};
+
+/// Jobs that are not yet terminal; one more is refused.
+pub const LIVE_JOB_LIMIT: usize = 20_000;
+/// A port block that was found busy is not leased again for this long.
+pub const QUARANTINE_MS: u64 = 600_000;
+/// How often leases and deadlines are looked at.
+pub const CHECK_EVERY_MS: u64 = 250;
+/// A desired state that an agent does not hold is pushed again after this long.
+const PUSH_AGAIN_MS: u64 = 2_000;
+
+/// All decision state. Everything but the lines under "not stored" comes back from the store.
+#[derive(Debug, Default)]
+pub struct Core {
+    pub(crate) era: u32,
+    pub(crate) jobs: BTreeMap<JobId, Arc<Job>>,
+    pub(crate) attempts: BTreeMap<(JobId, u32), Arc<Attempt>>,
+    pub(crate) gangs: BTreeMap<GangId, Arc<Gang>>,
+    pub(crate) nodes: BTreeMap<NodeId, Arc<Node>>,
+    pub(crate) join_tokens: BTreeMap<String, JoinTokenRecord>,
+    pub(crate) api_tokens: BTreeMap<String, ApiTokenRecord>,
+    pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
+
+    // Not stored: derived, or learned again.
+    pub(crate) queue: BTreeMap<u64, JobId>,
+    pub(crate) live_jobs: BTreeSet<JobId>,
+    pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
+    pub(crate) quarantine: Vec<Quarantine>,
+    pub(crate) next_ports: BTreeMap<NetworkKey, u32>,
+    pub(crate) started_ms: u64,
+    next_sequence: u64,
+    next_check_ms: u64,
+    want_schedule: bool,
+    dirty_nodes: BTreeSet<NodeId>,
+}
+
+/// A block that somebody else uses.
+#[derive(Debug, Clone)]
+pub(crate) struct Quarantine {
+    pub network: NetworkKey,
+    pub block: PortBlock,
+    pub until_ms: u64,
+}
+
+impl Core {
+    /// An empty core of a store's era.
+    pub fn new(era: u32, now: Timestamp) -> Self {
+        Core { era, started_ms: now.boot_ms, want_schedule: true, ..Core::default() }
+    }
+
+    /// Takes one stored entity in; only before the first step.
+    pub fn restore(&mut self, write: Write) {
+        match write {
+            Write::Job(job) => {
+                self.next_sequence = self.next_sequence.max(job.sequence + 1);
+                if job.state == JobState::Pending {
+                    self.queue.insert(job.sequence, job.id.clone());
+                } else {
+                    self.queue.remove(&job.sequence);
+                }
+                if job.state.is_terminal() {
+                    self.live_jobs.remove(&job.id);
+                } else {
+                    self.live_jobs.insert(job.id.clone());
+                }
+                self.jobs.insert(job.id.clone(), job);
+            }
+            Write::Attempt(attempt) => {
+                self.attempts.insert((attempt.job.clone(), attempt.number), attempt);
+            }
+            Write::Gang(gang) => {
+                self.index_gang(&gang);
+                self.gangs.insert(gang.id.clone(), gang);
+            }
+            Write::Node(node) => {
+                self.nodes.insert(node.id.clone(), node);
+            }
+            Write::JoinToken(record) => {
+                self.join_tokens.insert(record.id.clone(), record);
+            }
+            Write::ApiToken(record) => {
+                self.api_tokens.insert(record.name.clone(), record);
+            }
+            Write::Idempotency(record) => {
+                self.idempotency.insert((record.user.clone(), record.key.clone()), record);
+            }
+            Write::ForgetIdempotency { user, key } => {
+                self.idempotency.remove(&(user, key));
+            }
+            Write::ForgetJoinToken { id } => {
+                self.join_tokens.remove(&id);
+            }
+        }
+    }
+
+    /// One event in, its effects out.
+    pub fn step(&mut self, event: Event, now: Timestamp, out: &mut Effects) {
+        match event {
+            Event::Tick => {}
+            Event::Submit { request, submission } => self.on_submit(request, *submission, now, out),
+            Event::StopJob { request, job, actor, reason } => {
+                self.on_stop_job(request, &job, &actor, reason, now, out);
+            }
+            Event::CreateJoinToken { request, record } => {
+                self.put(Write::JoinToken(record), out);
+                out.replies.push((request, Answer::Done));
+            }
+            Event::CreateApiToken { request, record } => {
+                self.put(Write::ApiToken(record), out);
+                out.replies.push((request, Answer::Done));
+            }
+            Event::RevokeNode { request, node, actor } => {
+                self.on_revoke(request, &node, &actor, now, out);
+            }
+            Event::Join { request, join } => self.on_join(request, join, now, out),
+            Event::Renewed { request, node, certificate } => {
+                self.on_renewed(request, &node, certificate, out);
+            }
+            Event::Connected { request, node, session } => {
+                self.on_connected(request, &node, session, now, out);
+            }
+            Event::Disconnected { node, session } => self.on_disconnected(&node, session, out),
+            Event::Inventory { node, session, inventory, name } => {
+                self.on_inventory(&node, session, *inventory, &name, now, out);
+            }
+            Event::Heard { node, session, held } => self.on_heard(&node, session, held, now, out),
+            Event::Reported { node, session, report } => {
+                self.on_reported(&node, session, report, now, out);
+            }
+        }
+        if now.boot_ms >= self.next_check_ms {
+            self.next_check_ms = now.boot_ms + CHECK_EVERY_MS;
+            self.expire(now, out);
+        }
+        if std::mem::take(&mut self.want_schedule) {
+            self.schedule(now, out);
+        }
+        self.push_dirty(now, out);
+    }
+
+    /// Leases, deadlines, and everything that is remembered for a time only.
+    fn expire(&mut self, now: Timestamp, out: &mut Effects) {
+        self.expire_leases(now, out);
+        self.expire_starts(now, out);
+        self.settle_stopping(now, out);
+        self.quarantine.retain(|quarantine| quarantine.until_ms > now.boot_ms);
+        let old: Vec<_> = self
+            .idempotency
+            .iter()
+            .filter(|(_, r)| now.wall_ms > r.created.wall_ms + credential::IDEMPOTENCY_MS)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for (user, key) in old {
+            self.put(Write::ForgetIdempotency { user, key }, out);
+        }
+    }
+
+    /// The one way to change something that is stored: memory and store never differ.
+    pub(crate) fn put(&mut self, write: Write, out: &mut Effects) {
+        self.restore(write.clone());
+        out.writes.push(write);
+    }
+
+    /// Gangs with members on each node, live ones only.
+    fn index_gang(&mut self, gang: &Gang) {
+        for node in gang.nodes() {
+            let gangs = self.on_node.entry(node).or_default();
+            if gang.is_live() {
+                gangs.insert(gang.id.clone());
+            } else {
+                gangs.remove(&gang.id);
+            }
+        }
+    }
+
+    /// A node's desired state has changed: a new generation, pushed at the end of the step.
+    pub(crate) fn touch_nodes(&mut self, nodes: &[NodeId], out: &mut Effects) {
+        for id in nodes {
+            let Some(node) = self.nodes.get(id) else { continue };
+            let mut node = Node::clone(node);
+            node.generation.era = self.era;
+            node.generation.n += 1;
+            self.put(Write::Node(Arc::new(node)), out);
+            self.dirty_nodes.insert(id.clone());
+        }
+    }
+
+    pub(crate) fn push_later(&mut self, node: &NodeId) {
+        self.dirty_nodes.insert(node.clone());
+    }
+
+    fn push_dirty(&mut self, now: Timestamp, out: &mut Effects) {
+        for id in std::mem::take(&mut self.dirty_nodes) {
+            let gangs = self.desired(&id);
+            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            let node = Arc::make_mut(node);
+            let Some(session) = &mut node.session else { continue };
+            session.pushed_ms = Some(now.boot_ms);
+            out.pushes.push(Push {
+                node: id,
+                session: session.number,
+                generation: node.generation,
+                gangs,
+            });
+        }
+    }
+
+    /// A node's whole desired state. A gang leaves it only when it has ended with evidence.
+    pub fn desired(&self, node: &NodeId) -> Vec<Desired> {
+        let listed = self.on_node.get(node).into_iter().flatten();
+        listed
+            .filter_map(|id| {
+                let gang = self.gangs.get(id)?;
+                let job = self.jobs.get(&gang.job)?;
+                Some(match gang.state {
+                    GangState::Starting | GangState::Ready => {
+                        Desired::Run { job: job.clone(), gang: gang.clone() }
+                    }
+                    GangState::Stopping | GangState::Stopped => {
+                        Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }
+                    }
+                })
+            })
+            .collect()
+    }
+
+    pub(crate) fn reject(request: RequestId, rejected: Rejected, out: &mut Effects) {
+        out.replies.push((request, Answer::Rejected(rejected)));
+    }
+
+    pub(crate) fn ask_for_scheduling(&mut self) {
+        self.want_schedule = true;
+    }
+
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    // Read access for the driver (snapshots at start) and for tests.
+
+    pub fn jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
+        self.jobs.values()
+    }
+
+    pub fn attempts(&self) -> impl Iterator<Item = &Arc<Attempt>> {
+        self.attempts.values()
+    }
+
+    pub fn gangs(&self) -> impl Iterator<Item = &Arc<Gang>> {
+        self.gangs.values()
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.nodes.values()
+    }
+
+    pub fn api_tokens(&self) -> impl Iterator<Item = &ApiTokenRecord> {
+        self.api_tokens.values()
+    }
+}

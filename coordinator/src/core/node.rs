@@ -1,0 +1,180 @@
+//! Nodes: four independent fields of condition, what a node has, and the one word that is shown.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use gangline_common::ids::{Generation, GpuId, MemberKey, NodeId, PortBlock};
+use gangline_common::time::Timestamp;
+
+use super::job::Transition;
+
+/// Without word for this long a node gets no new work.
+pub const SUSPECT_AFTER_MS: u64 = 3_000;
+/// Without word for this long a node is lost. What runs there runs on.
+pub const LOST_AFTER_MS: u64 = 30_000;
+/// After a start of the coordinator, nodes have this long to come back.
+pub const START_GRACE_MS: u64 = 300_000;
+
+/// A node as stored and as known now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub id: NodeId,
+    pub name: String,
+    pub joined: Timestamp,
+    /// Pool that the join token bound; the agent cannot change it.
+    pub bound_pool: Option<String>,
+    pub lifecycle: Lifecycle,
+    pub cordon: Option<Cordon>,
+    /// Certificates of this node that are no longer accepted.
+    pub revoked: bool,
+    /// Fingerprints of the certificates that were issued and may be valid, newest last.
+    pub certificates: Vec<[u8; 32]>,
+    /// Number of the desired state; written whenever it changes.
+    pub generation: Generation,
+    pub inventory: Option<Inventory>,
+    pub history: Vec<Transition>,
+
+    // Not stored: learned again from the agent.
+    pub reachability: Reachability,
+    pub session: Option<Session>,
+    /// Boot-clock time of the newest word, or of the coordinator's start.
+    pub last_word_ms: u64,
+    pub held: Option<Generation>,
+    /// Members that run there and that this store does not know.
+    pub unknown: BTreeSet<MemberKey>,
+}
+
+/// Certificates remembered per node (current, previous, and a join again).
+pub const CERTIFICATE_LIMIT: usize = 4;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lifecycle {
+    /// Joined, never yet seen with an inventory.
+    Pending,
+    Online,
+    Draining,
+    Offline,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reachability {
+    Reachable,
+    Suspect,
+    Lost,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cordon {
+    pub by: String,
+    pub why: String,
+}
+
+/// The live connection of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    /// Number that the server gave the connection.
+    pub number: u64,
+    /// Random text of the agent's process: another text is another process.
+    pub instance: String,
+    pub certificate: [u8; 32],
+    /// Seconds since 1970 after which the certificate is no longer valid.
+    pub certificate_ends: i64,
+    pub remote: String,
+    /// When the desired state was last pushed, on the boot clock.
+    pub pushed_ms: Option<u64>,
+}
+
+/// What the agent says it has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    pub hostname: String,
+    pub agent_version: String,
+    pub head_role: bool,
+    pub worker_role: bool,
+    pub pool: String,
+    pub labels: Vec<(String, String)>,
+    pub address: IpAddr,
+    pub boot_id: String,
+    pub network_namespace: u64,
+    pub container_start_ms: u64,
+    pub gpus: Vec<Gpu>,
+    pub cpus_milli: u32,
+    pub memory_bytes: u64,
+    pub shm_bytes: u64,
+    pub pids_limit: Option<u64>,
+    pub ports: PortBlock,
+    pub versions: Vec<(String, String)>,
+    /// Lines of `doctor`: (check, level, text, advice).
+    pub doctor: Vec<(String, String, String, Option<String>)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    pub uuid: GpuId,
+    pub index: u32,
+    pub name: String,
+    pub memory_bytes: u64,
+}
+
+/// Nodes with the same key share one port space.
+pub type NetworkKey = (String, u64);
+
+impl Inventory {
+    pub fn network(&self) -> NetworkKey {
+        (self.boot_id.clone(), self.network_namespace)
+    }
+}
+
+impl Node {
+    /// Whether new members may be placed here.
+    pub fn is_open(&self) -> bool {
+        self.reachability == Reachability::Reachable
+            && self.lifecycle == Lifecycle::Online
+            && self.cordon.is_none()
+            && !self.revoked
+            && self.session.is_some()
+    }
+
+    /// The one word for people; the first that holds, in a fixed order.
+    pub fn word(&self, in_use_gpus: usize, members: usize) -> &'static str {
+        if self.revoked {
+            return "revoked";
+        }
+        match self.reachability {
+            Reachability::Lost => return "lost",
+            Reachability::Suspect => return "suspect",
+            Reachability::Reachable => {}
+        }
+        match self.lifecycle {
+            Lifecycle::Pending => return "pending",
+            Lifecycle::Offline => return "offline",
+            Lifecycle::Draining => return "draining",
+            Lifecycle::Online => {}
+        }
+        if self.cordon.is_some() {
+            return "cordoned";
+        }
+        let gpus = self.inventory.as_ref().map_or(0, |inventory| inventory.gpus.len());
+        match (members, in_use_gpus) {
+            (0, _) => "ready",
+            (_, used) if gpus > 0 && used == gpus => "busy",
+            _ => "mixed",
+        }
+    }
+
+    /// Reachability that follows from the age of the newest word.
+    pub fn reachability_at(&self, now_ms: u64, started_ms: u64) -> Reachability {
+        let silent = now_ms.saturating_sub(self.last_word_ms);
+        // After a coordinator start nobody is lost before everybody had time to come back.
+        let in_grace = self.held.is_none()
+            && self.last_word_ms <= started_ms
+            && now_ms.saturating_sub(started_ms) < START_GRACE_MS;
+        if silent >= LOST_AFTER_MS && !in_grace {
+            Reachability::Lost
+        } else if silent >= SUSPECT_AFTER_MS || self.session.is_none() && self.held.is_none() {
+            Reachability::Suspect
+        } else {
+            Reachability::Reachable
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! The one thread that owns core and store: batch, step, commit, then act.
+//!
+//! It is synchronous on purpose: commits block, and no `await` is needed where decisions are made.
+//! A failed commit ends the loop with the error; `main` then ends the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use gangline_common::time::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::board::Board;
+use crate::core::Core;
+use crate::core::effect::{Answer, Effects};
+use crate::core::event::{Event, RequestId};
+use crate::outbox::Outbox;
+use crate::store::{Store, StoreError};
+
+/// Events that wait for the driver; senders wait beyond it.
+const MAILBOX: usize = 4096;
+/// Events of one batch: more gains nothing (one commit serves them all).
+const BATCH: usize = 256;
+/// The clock event.
+const TICK: Duration = Duration::from_millis(250);
+
+struct Envelope {
+    event: Event,
+    reply: Option<(RequestId, oneshot::Sender<Answer>)>,
+}
+
+/// The way to the driver, for the API and the sessions.
+#[derive(Clone)]
+pub struct DriverHandle {
+    mailbox: mpsc::Sender<Envelope>,
+    next_request: Arc<AtomicU64>,
+}
+
+/// The driver has ended: the coordinator is shutting down.
+#[derive(Debug, thiserror::Error)]
+#[error("the coordinator is shutting down")]
+pub struct DriverGone;
+
+impl DriverHandle {
+    /// Sends an event and waits for its answer, which comes after the durable commit.
+    pub async fn ask(
+        &self,
+        make: impl FnOnce(RequestId) -> Event,
+    ) -> Result<Answer, DriverGone> {
+        let request = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        let envelope = Envelope { event: make(request), reply: Some((request, sender)) };
+        self.mailbox.send(envelope).await.map_err(|_| DriverGone)?;
+        receiver.await.map_err(|_| DriverGone)
+    }
+
+    /// Sends an event that has no answer.
+    pub async fn tell(&self, event: Event) -> Result<(), DriverGone> {
+        let envelope = Envelope { event, reply: None };
+        self.mailbox.send(envelope).await.map_err(|_| DriverGone)
+    }
+}
+
+/// A running driver.
+pub struct Driver {
+    pub handle: DriverHandle,
+    pub board: Board,
+    /// Answers when the loop has ended: `Ok` after every handle is gone, else the store's error.
+    pub ended: oneshot::Receiver<Result<(), StoreError>>,
+}
+
+/// Restores the core from the store and starts the loop on its own thread.
+pub fn start(mut store: Store, outbox: Outbox) -> Result<Driver, StoreError> {
+    let core = restore(&mut store)?;
+    let board = Board::of(&core);
+    let (mailbox, inbox) = mpsc::channel(MAILBOX);
+    let (end, ended) = oneshot::channel();
+    let handle = DriverHandle { mailbox, next_request: Arc::new(AtomicU64::new(1)) };
+    let ticking = handle.mailbox.downgrade();
+    let mut the_loop =
+        Loop { core, store, outbox, board: board.clone(), inbox, waiting: HashMap::new() };
+    let thread = std::thread::Builder::new().name("driver".to_owned());
+    let spawned = thread.spawn(move || {
+        // Nobody listens any more when `main` is already on its way out.
+        let _ = end.send(the_loop.run());
+    });
+    if let Err(error) = spawned {
+        tracing::error!(%error, "cannot start the driver thread");
+    }
+    tokio::spawn(async move {
+        let mut interval = tokio::time::interval(TICK);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            interval.tick().await;
+            let Some(mailbox) = ticking.upgrade() else { return };
+            let tick = Envelope { event: Event::Tick, reply: None };
+            if mailbox.send(tick).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Driver { handle, board, ended })
+}
+
+/// Loads every record. Boot-clock times of another boot begin anew.
+fn restore(store: &mut Store) -> Result<Core, StoreError> {
+    let now = Timestamp::now();
+    let mut core = Core::new(store.meta.era, now);
+    let boot_id = gangline_common::time::boot_id().unwrap_or_default();
+    let rebooted = store.meta.boot_id != boot_id;
+    for mut write in store.load()? {
+        write.begin_again(now, rebooted);
+        core.restore(write);
+    }
+    if rebooted {
+        store.meta.boot_id = boot_id;
+        store.write_meta()?;
+    }
+    Ok(core)
+}
+
+struct Loop {
+    core: Core,
+    store: Store,
+    outbox: Outbox,
+    board: Board,
+    inbox: mpsc::Receiver<Envelope>,
+    waiting: HashMap<RequestId, oneshot::Sender<Answer>>,
+}
+
+impl Loop {
+    fn run(&mut self) -> Result<(), StoreError> {
+        while let Some(first) = self.inbox.blocking_recv() {
+            let mut effects = Effects::default();
+            self.take(first, &mut effects);
+            for _ in 1..BATCH {
+                match self.inbox.try_recv() {
+                    Ok(envelope) => self.take(envelope, &mut effects),
+                    Err(_) => break,
+                }
+            }
+            if !effects.writes.is_empty() {
+                self.store.commit(&effects.writes)?;
+            }
+            self.act(effects);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, envelope: Envelope, effects: &mut Effects) {
+        if let Some((request, sender)) = envelope.reply {
+            self.waiting.insert(request, sender);
+        }
+        let quiet = matches!(envelope.event, Event::Tick | Event::Heard { .. });
+        let before = effects.writes.len();
+        if quiet {
+            self.core.step(envelope.event, Timestamp::now(), effects);
+        } else {
+            let event = format!("{:?}", envelope.event);
+            self.core.step(envelope.event, Timestamp::now(), effects);
+            let writes = effects.writes.len() - before;
+            tracing::debug!(writes, pushes = effects.pushes.len(), "{event:.300}");
+        }
+    }
+
+    fn act(&mut self, effects: Effects) {
+        self.board.publish(&effects);
+        for push in effects.pushes {
+            self.outbox.push(push);
+        }
+        for close in effects.closes {
+            self.outbox.close(close);
+        }
+        for (request, answer) in effects.replies {
+            if let Some(sender) = self.waiting.remove(&request) {
+                // The caller may have gone; its change is committed all the same.
+                let _ = sender.send(answer);
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Log chunks onto disk: `<root>/<gang>/<epoch>/<member>/<file>.log`, byte for byte at offsets.
+//!
+//! Writing a chunk twice changes nothing, a gap is never written, and an offset is acknowledged
+//! only when everything before it is on disk. So an agent may resend whatever it likes.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gangline_common::ids::{Epoch, GangId, MemberId, MemberKey};
+use gangline_common::transport::{FrameReceiver, TransportError};
+use gangline_common::wire::WireError;
+use gangline_common::wire::v1::{CoordinatorMessage, LogAck, LogChunk};
+use tokio::sync::{mpsc, watch};
+
+/// Chunks that are written with one flush.
+const BATCH: usize = 16;
+
+/// A log stream had to be ended.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    #[error("log store: {0}")]
+    Disk(#[from] io::Error),
+    #[error("a chunk of {0}, which is not assigned to this node")]
+    NotAssigned(MemberKey),
+    #[error("log file name {0:?} is not allowed")]
+    FileName(String),
+}
+
+#[derive(Clone)]
+pub struct Logs {
+    root: Arc<PathBuf>,
+    durable: Arc<Mutex<HashMap<PathBuf, u64>>>,
+    changes: watch::Sender<u64>,
+}
+
+impl Logs {
+    pub fn new(root: PathBuf) -> Logs {
+        let changes = watch::Sender::new(0);
+        Logs { root: Arc::new(root), durable: Arc::default(), changes }
+    }
+
+    fn directory(&self, gang: &GangId, epoch: Epoch) -> PathBuf {
+        self.root.join(gang.as_str()).join(epoch.to_string())
+    }
+
+    fn path(&self, key: &MemberKey, file: &str) -> PathBuf {
+        self.directory(&key.gang, key.epoch)
+            .join(key.member.to_string())
+            .join(format!("{file}.log"))
+    }
+
+    /// Bytes of a file that are on disk for good.
+    fn durable_length(&self, path: &Path) -> u64 {
+        if let Some(length) = self.lock().get(path) {
+            return *length;
+        }
+        // After a restart: whatever the file has. Its last bytes may not have been flushed before,
+        // so they are flushed now, before anybody is told of them.
+        let Ok(file) = File::open(path) else { return 0 };
+        let length = match (file.sync_data(), file.metadata()) {
+            (Ok(()), Ok(metadata)) => metadata.len(),
+            _ => 0,
+        };
+        self.lock().insert(path.to_owned(), length);
+        length
+    }
+
+    /// Every file of one incarnation with its durable length, in order.
+    pub fn files(&self, gang: &GangId, epoch: Epoch) -> Vec<(MemberId, String, u64)> {
+        let mut files = Vec::new();
+        let members = std::fs::read_dir(self.directory(gang, epoch)).into_iter().flatten();
+        for member in members.flatten() {
+            let name = member.file_name();
+            let Some(id) = name.to_str().and_then(|text| text.parse::<MemberId>().ok()) else {
+                continue;
+            };
+            for entry in std::fs::read_dir(member.path()).into_iter().flatten().flatten() {
+                let path = entry.path();
+                if let Some(file) = path.file_stem().and_then(|stem| stem.to_str()) {
+                    files.push((id, file.to_owned(), self.durable_length(&path)));
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
+    /// Reads durable bytes. Blocking.
+    pub fn read(
+        &self,
+        key: &MemberKey,
+        file: &str,
+        offset: u64,
+        limit: usize,
+    ) -> io::Result<Vec<u8>> {
+        let path = self.path(key, file);
+        let available = self.durable_length(&path).saturating_sub(offset);
+        let wanted = usize::try_from(available).unwrap_or(usize::MAX).min(limit);
+        if wanted == 0 {
+            return Ok(Vec::new());
+        }
+        let mut bytes = vec![0; wanted];
+        File::open(path)?.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
+    /// Counts up whenever a file has grown.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, u64>> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads one log stream until it ends. `assigned` says whether this node may write that
+    /// member's logs; acknowledgements go to `control`.
+    pub async fn receive(
+        &self,
+        stream: FrameReceiver,
+        assigned: impl Fn(&MemberKey) -> bool,
+        control: &mpsc::Sender<CoordinatorMessage>,
+    ) -> Result<(), LogError> {
+        let (sender, mut chunks) = mpsc::channel(BATCH);
+        let reader = tokio::spawn(read_chunks(stream, sender));
+        let result = self.write_chunks(&mut chunks, assigned, control).await;
+        drop(chunks);
+        result?;
+        reader.await.map_err(|e| LogError::Disk(io::Error::other(e)))?
+    }
+
+    async fn write_chunks(
+        &self,
+        chunks: &mut mpsc::Receiver<LogChunk>,
+        assigned: impl Fn(&MemberKey) -> bool,
+        control: &mpsc::Sender<CoordinatorMessage>,
+    ) -> Result<(), LogError> {
+        let mut batch = Vec::with_capacity(BATCH);
+        while chunks.recv_many(&mut batch, BATCH).await > 0 {
+            for chunk in &batch {
+                check_file_name(&chunk.file)?;
+                if !assigned(&chunk.key) {
+                    return Err(LogError::NotAssigned(chunk.key.clone()));
+                }
+            }
+            let this = self.clone();
+            let work = std::mem::take(&mut batch);
+            let acks = tokio::task::spawn_blocking(move || this.write_batch(work))
+                .await
+                .map_err(io::Error::other)??;
+            self.changes.send_modify(|count| *count = count.wrapping_add(1));
+            for ack in acks {
+                // The session is gone when nobody takes it; the agent then learns it again.
+                let _ = control.send(CoordinatorMessage::LogAck(ack)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes chunks in order, flushes each file once, and returns the new durable offsets.
+    fn write_batch(&self, chunks: Vec<LogChunk>) -> io::Result<Vec<LogAck>> {
+        let mut open: HashMap<PathBuf, (File, u64, LogAck)> = HashMap::new();
+        for chunk in chunks {
+            let path = self.path(&chunk.key, &chunk.file);
+            if !open.contains_key(&path) {
+                let durable = self.durable_length(&path);
+                let ack = LogAck { key: chunk.key.clone(), file: chunk.file.clone(), offset: 0 };
+                open.insert(path.clone(), (open_file(&path)?, durable, ack));
+            }
+            let Some((file, length, _)) = open.get_mut(&path) else { continue };
+            // What is there already is skipped; what would leave a gap is not written.
+            let Some(skip) = length.checked_sub(chunk.offset) else { continue };
+            let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(chunk.bytes.len());
+            let news = chunk.bytes.split_at(skip).1;
+            file.write_all_at(news, *length)?;
+            *length += news.len() as u64;
+        }
+        let mut acks = Vec::with_capacity(open.len());
+        for (path, (file, length, mut ack)) in open {
+            file.sync_data()?;
+            self.lock().insert(path, length);
+            ack.offset = length;
+            acks.push(ack);
+        }
+        Ok(acks)
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Names come from agents: a file of a member is a plain name, nothing else.
+fn check_file_name(name: &str) -> Result<(), LogError> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    if (1..=100).contains(&name.len()) && name.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(LogError::FileName(name.chars().take(100).collect()))
+}
+
+async fn read_chunks(
+    mut stream: FrameReceiver,
+    chunks: mpsc::Sender<LogChunk>,
+) -> Result<(), LogError> {
+    while let Some(frame) = stream.receive().await? {
+        let chunk = LogChunk::from_frame(&frame)
+            .map_err(|e: WireError| LogError::Transport(TransportError::Wire(e)))?;
+        if chunks.send(chunk).await.is_err() {
+            stream.stop(gangline_common::transport::close::PROTOCOL);
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> MemberKey {
+        "g-a:1.1:0".parse().unwrap()
+    }
+
+    fn chunk(offset: u64, bytes: &[u8]) -> LogChunk {
+        LogChunk { key: key(), file: "output".into(), offset, bytes: bytes.to_vec() }
+    }
+
+    fn offset_after(logs: &Logs, chunks: Vec<LogChunk>) -> u64 {
+        logs.write_batch(chunks).unwrap()[0].offset
+    }
+
+    #[test]
+    fn repeats_change_nothing_and_gaps_are_not_written() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = Logs::new(root.path().to_owned());
+        assert_eq!(offset_after(&logs, vec![chunk(0, b"one "), chunk(4, b"two ")]), 8);
+        assert_eq!(offset_after(&logs, vec![chunk(0, b"one two three")]), 13);
+        assert_eq!(offset_after(&logs, vec![chunk(20, b"later")]), 13);
+        assert_eq!(offset_after(&logs, vec![chunk(2, b"XX")]), 13);
+        assert_eq!(logs.read(&key(), "output", 0, 100).unwrap(), b"one two three");
+        assert_eq!(logs.read(&key(), "output", 8, 3).unwrap(), b"thr");
+        let again = Logs::new(root.path().to_owned());
+        let gang = key().gang;
+        assert_eq!(
+            again.files(&gang, key().epoch),
+            vec![(MemberId::Rank(0), "output".to_owned(), 13)]
+        );
+    }
+
+    #[test]
+    fn file_names_are_plain() {
+        for bad in ["", "../x", "a/b", "a.b", "x\0", &"y".repeat(101)] {
+            assert!(check_file_name(bad).is_err(), "{bad}");
+        }
+        check_file_name("driver-j-abc-1").unwrap();
+    }
+}

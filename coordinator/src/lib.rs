@@ -1,0 +1,19 @@
+//! The coordinator: a durable queue of jobs, gang allocations, and what every node shall run.
+//!
+//! Reading order: `core::{event, effect}` (everything that can happen and be done), `core::step`,
+//! `driver` (commit, then act). After these every file is a leaf.
+
+pub mod api;
+pub mod board;
+pub mod ca;
+pub mod config;
+pub mod convert;
+pub mod coordinator;
+pub mod core;
+pub mod driver;
+pub mod ingest;
+pub mod outbox;
+pub mod request;
+pub mod server;
+pub mod session;
+pub mod store;

@@ -1,0 +1,149 @@
+//! The way from the driver to sessions: the newest desired state per session, and closes.
+//!
+//! A desired state replaces the one before it, so a slow agent never builds a queue here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gangline_common::ids::{Epoch, GangId, NodeId};
+use gangline_common::tls::sha256;
+use gangline_common::wire::v1::{
+    Assignment, DesiredGang, DesiredHeader, Entrypoint, Launcher, MemberAssignment, Order, Secret,
+};
+use tokio::sync::watch;
+
+use crate::core::effect::{Close, CloseReason, Desired, Push};
+use crate::core::gang::Gang;
+use crate::core::job::{self, Attempt, Job};
+
+/// What a session is told; a newer value replaces an older one that was not yet sent.
+#[derive(Debug, Clone, Default)]
+pub struct Orders {
+    pub desired: Option<Arc<DesiredState>>,
+    pub close: Option<CloseReason>,
+}
+
+/// A whole desired state, ready for the wire.
+#[derive(Debug)]
+pub struct DesiredState {
+    pub header: DesiredHeader,
+    pub gangs: Vec<DesiredGang>,
+}
+
+#[derive(Clone, Default)]
+pub struct Outbox {
+    sessions: Arc<Mutex<HashMap<u64, watch::Sender<Orders>>>>,
+}
+
+impl Outbox {
+    /// Opens the way to a session; before its Connected event, so that no push is missed.
+    pub fn open(&self, session: u64) -> watch::Receiver<Orders> {
+        let (sender, receiver) = watch::channel(Orders::default());
+        self.lock().insert(session, sender);
+        receiver
+    }
+
+    pub fn forget(&self, session: u64) {
+        self.lock().remove(&session);
+    }
+
+    pub fn push(&self, push: Push) {
+        let desired = Arc::new(DesiredState {
+            header: DesiredHeader {
+                generation: push.generation,
+                count: push.gangs.len() as u32,
+            },
+            gangs: push.gangs.iter().map(|desired| desired_gang(desired, &push.node)).collect(),
+        });
+        if let Some(session) = self.lock().get(&push.session) {
+            session.send_modify(|orders| orders.desired = Some(desired));
+        }
+    }
+
+    pub fn close(&self, close: Close) {
+        if let Some(session) = self.lock().get(&close.session) {
+            session.send_modify(|orders| orders.close = Some(close.reason));
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, watch::Sender<Orders>>> {
+        // The map is whole after every statement, so a panic elsewhere does not spoil it.
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn desired_gang(desired: &Desired, node: &NodeId) -> DesiredGang {
+    match desired {
+        Desired::Run { job, gang } => DesiredGang {
+            gang: gang.id.clone(),
+            epoch: gang.epoch,
+            order: Order::Run(Box::new(assignment(job, gang, node))),
+        },
+        Desired::Stop { gang, epoch } => {
+            DesiredGang { gang: gang.clone(), epoch: *epoch, order: Order::Stop }
+        }
+    }
+}
+
+/// One node's part of a gang. The same job, gang and node give the same bytes every time.
+fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
+    use gangline_common::ids::MemberId;
+    let request = &job.request;
+    let launcher = match request.launcher {
+        job::Launcher::Ray => Launcher::Ray,
+        job::Launcher::Command => Launcher::Command,
+    };
+    let first = gang.members.get(&MemberId::Head).or(gang.members.get(&MemberId::Rank(0)));
+    let has_head = gang.members_on(node).any(|(id, _)| id == MemberId::Head);
+    let has_rank_zero = gang.members_on(node).any(|(id, _)| id == MemberId::Rank(0));
+    let entrypoint = Entrypoint {
+        operation: Attempt::operation(&job.id, gang.attempt),
+        argv: request.argv.clone(),
+        driver: MemberId::Rank(0),
+    };
+    let config_files = vec![
+        ("spec.json".to_owned(), request.spec_json.clone()),
+        ("submit.txt".to_owned(), request.submit_command.clone()),
+    ];
+    let member = |(id, member): (MemberId, &crate::core::gang::Member)| MemberAssignment {
+        member: id,
+        gpus: member.gpus.clone(),
+        cpus_milli: member.cpus_milli,
+        memory_bytes: member.memory_bytes,
+        ports: member.ports,
+    };
+    Assignment {
+        job: job.id.clone(),
+        attempt: gang.attempt,
+        job_name: request.name.clone(),
+        project: job.project.clone(),
+        launcher,
+        nnodes: request.nnodes,
+        gpus_per_node: request.gpus_per_node,
+        addresses: gang.addresses.ranks.clone(),
+        head_address: gang.addresses.head,
+        head_ports: first
+            .map_or(gangline_common::ids::PortBlock { base: 0, size: 0 }, |member| member.ports),
+        members: gang.members_on(node).map(member).collect(),
+        entrypoints: if has_head { vec![entrypoint] } else { Vec::new() },
+        argv: if launcher == Launcher::Command { request.argv.clone() } else { Vec::new() },
+        env: request.env.clone(),
+        workdir: request.workdir.clone(),
+        job_directory: request.job_directory.clone(),
+        checkpoint_directory: request.checkpoint_directory.clone(),
+        config_files: if has_rank_zero { config_files } else { Vec::new() },
+        grace_ms: request.grace_ms,
+        start_timeout_ms: request.start_timeout_ms,
+        auth_token: auth_token(&job.token_seed, &gang.id, gang.epoch),
+        run_as: None,
+    }
+}
+
+/// Ray's token of one epoch: fresh for each, the same for each repetition of the push.
+fn auth_token(seed: &[u8; 32], gang: &GangId, epoch: Epoch) -> Secret {
+    let mut bytes = seed.to_vec();
+    bytes.extend_from_slice(gang.as_str().as_bytes());
+    bytes.extend_from_slice(&epoch.era.to_be_bytes());
+    bytes.extend_from_slice(&epoch.n.to_be_bytes());
+    Secret(data_encoding::HEXLOWER.encode(&sha256(&bytes)))
+}

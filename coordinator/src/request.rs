@@ -1,0 +1,214 @@
+//! From a parsed job spec to what the core decides on: the request, and the directories of a job.
+
+use std::time::Duration;
+
+use gangline_common::ids::JobId;
+use gangline_spec::{Code, Entrypoint, JobSpec, LauncherKind, SpecError, SpecErrors};
+
+use crate::core::job::{JobRequest, Launcher};
+
+/// Where jobs may have directories; absolute paths, from the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PathRules {
+    /// Directory that all nodes share; `None` when the fleet has none.
+    pub shared_root: Option<String>,
+    /// Further directories below which a training checkpoint directory may lie.
+    pub extra_roots: Vec<String>,
+}
+
+/// The directories of one job, with every variable filled in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResolvedPaths {
+    pub job_directory: Option<String>,
+    pub checkpoint_directory: Option<String>,
+}
+
+/// Fixes the directories of `job`. The check is lexical: the coordinator does not mount them.
+///
+/// # Errors
+/// A spec error at `/checkpoint/dir` when the directory is outside every allowed root.
+pub fn resolve_paths(
+    spec: &JobSpec,
+    job: &JobId,
+    project: &str,
+    rules: &PathRules,
+) -> Result<ResolvedPaths, SpecErrors> {
+    let job_directory =
+        rules.shared_root.as_deref().map(|root| format!("{}/jobs/{job}", trimmed(root)));
+    let name = request_name(spec);
+    let lookup = |variable: &str| match variable {
+        "GANGLINE_JOB_ID" => Some(job.to_string()),
+        "GANGLINE_NAME" => Some(name.clone()),
+        "GANGLINE_PROJECT" => Some(project.to_owned()),
+        _ => None,
+    };
+    let asked = spec.checkpoint.expand_dir(lookup).map_err(|variable| {
+        let message = format!("`${variable}` cannot stand in a checkpoint directory");
+        let hint = format!("use one of {}", gangline_spec::CHECKPOINT_VARIABLES.join(", "));
+        refusal(message, hint)
+    })?;
+    let checkpoint_directory = match asked {
+        Some(directory) => Some(allowed(&directory, rules)?),
+        None => job_directory.as_ref().map(|directory| format!("{directory}/checkpoints")),
+    };
+    Ok(ResolvedPaths { job_directory, checkpoint_directory })
+}
+
+/// The directory without trailing slashes, when it lies below an allowed root.
+fn allowed(directory: &str, rules: &PathRules) -> Result<String, SpecErrors> {
+    let roots: Vec<&str> = rules
+        .shared_root
+        .iter()
+        .chain(&rules.extra_roots)
+        .map(|root| trimmed(root))
+        .collect();
+    if roots.is_empty() {
+        let message = "this coordinator has no shared root, so no job can name a directory for \
+                       training checkpoints"
+            .to_owned();
+        let hint = "leave `checkpoint.dir` out, or set `shared_root` in the coordinator's \
+                    configuration"
+            .to_owned();
+        return Err(refusal(message, hint));
+    }
+    let directory = trimmed(directory);
+    let plain = directory.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."));
+    let below = |root: &&str| {
+        directory.strip_prefix(*root).is_some_and(|rest| rest.starts_with('/') && rest.len() > 1)
+    };
+    if plain && directory.starts_with('/') && roots.iter().any(below) {
+        return Ok(directory.to_owned());
+    }
+    let message = format!("`{directory}` is not below a directory that jobs may use");
+    let hint = format!(
+        "name a directory below {}, without `..`, `.` or empty parts",
+        roots.join(" or ")
+    );
+    Err(refusal(message, hint))
+}
+
+fn refusal(message: String, hint: String) -> SpecErrors {
+    SpecError::new(Code::BAD_VALUE, "/checkpoint/dir", message, Some(hint)).into()
+}
+
+fn trimmed(path: &str) -> &str {
+    path.trim_end_matches('/')
+}
+
+/// The core's view of a spec whose environment is resolved. `submit_command` is for people.
+pub fn job_request(spec: &JobSpec, paths: ResolvedPaths, submit_command: String) -> JobRequest {
+    let launcher = match spec.launcher.kind {
+        LauncherKind::Ray => Launcher::Ray,
+        LauncherKind::Command => Launcher::Command,
+    };
+    JobRequest {
+        name: request_name(spec),
+        nnodes: spec.resources.nnodes,
+        gpus_per_node: spec.resources.gpus_per_node,
+        cpus_milli: spec.resources.cpus_per_node.map(milli),
+        memory_bytes: spec.resources.memory_per_node,
+        pool: spec.resources.pool.clone(),
+        launcher,
+        argv: spec.entrypoint.argv(),
+        env: spec.resolved_env().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        workdir: spec.workdir.clone(),
+        job_directory: paths.job_directory,
+        checkpoint_directory: paths.checkpoint_directory,
+        grace_ms: millis(spec.grace_period),
+        start_timeout_ms: millis(spec.launcher.start_timeout),
+        spec_json: spec.canonical_json(),
+        submit_command,
+    }
+}
+
+/// Thousandths of a CPU; a share that is not zero stays one. The conversion saturates.
+fn milli(cpus: f64) -> u32 {
+    ((cpus * 1000.0).round() as u32).max(1)
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The spec's name, or one made from what runs: `train` for `python train.py`.
+fn request_name(spec: &JobSpec) -> String {
+    if let Some(name) = &spec.name {
+        return name.clone();
+    }
+    let Entrypoint::Argv(argv) = &spec.entrypoint else { return "script".to_owned() };
+    let script = argv.iter().find(|argument| argument.ends_with(".py"));
+    let word = script.or(argv.first()).map_or("", |word| word.rsplit('/').next().unwrap_or(word));
+    let word = word.trim_end_matches(".py").to_ascii_lowercase();
+    let clean: String = word
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
+        .take(63)
+        .collect();
+    match clean.trim_matches('-') {
+        "" => "job".to_owned(),
+        name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules() -> PathRules {
+        PathRules {
+            shared_root: Some("/mnt/shared/".to_owned()),
+            extra_roots: vec!["/fast".to_owned()],
+        }
+    }
+
+    fn spec(checkpoint: Option<&str>) -> JobSpec {
+        let mut spec = JobSpec::for_command(vec!["python".into(), "/code/Train_SFT.py".into()]);
+        spec.checkpoint.dir = checkpoint.map(str::to_owned);
+        spec
+    }
+
+    fn checkpoint(dir: Option<&str>, rules: &PathRules) -> Result<Option<String>, SpecErrors> {
+        let job = JobId::new("j-1").unwrap();
+        resolve_paths(&spec(dir), &job, "rlhf", rules).map(|paths| paths.checkpoint_directory)
+    }
+
+    #[test]
+    fn directories_have_defaults_below_the_shared_root() {
+        let default = checkpoint(None, &rules()).unwrap();
+        assert_eq!(default.as_deref(), Some("/mnt/shared/jobs/j-1/checkpoints"));
+        assert_eq!(checkpoint(None, &PathRules::default()).unwrap(), None);
+    }
+
+    #[test]
+    fn checkpoint_variables_are_filled_in() {
+        let dir = "/fast/${GANGLINE_PROJECT}/$GANGLINE_NAME/$GANGLINE_JOB_ID/";
+        let resolved = checkpoint(Some(dir), &rules()).unwrap();
+        assert_eq!(resolved.as_deref(), Some("/fast/rlhf/train-sft/j-1"));
+    }
+
+    #[test]
+    fn a29_directories_outside_the_roots_are_refused() {
+        let outside = ["/etc", "/mnt/shared/../etc", "/mnt/sharedother/x", "/mnt/shared", "/fast//x"];
+        for dir in outside {
+            let error = checkpoint(Some(dir), &rules()).unwrap_err();
+            let hint = error.errors[0].hint.as_deref().unwrap();
+            assert_eq!(error.errors[0].pointer, "/checkpoint/dir", "{dir}");
+            assert!(hint.contains("/mnt/shared or /fast"), "{hint}");
+        }
+        let error = checkpoint(Some("/x/y"), &PathRules::default()).unwrap_err();
+        assert!(error.errors[0].message.contains("no shared root"));
+    }
+
+    #[test]
+    fn a_request_keeps_what_was_written() {
+        let mut spec = spec(None);
+        spec.resources.cpus_per_node = Some(0.0001);
+        spec.env.insert("LR".to_owned(), Some("1e-6".to_owned()));
+        let request = job_request(&spec, ResolvedPaths::default(), "gangline submit".to_owned());
+        assert_eq!(request.name, "train-sft");
+        assert_eq!(request.cpus_milli, Some(1));
+        assert_eq!(request.env, [("LR".to_owned(), "1e-6".to_owned())]);
+        assert_eq!(request.argv, ["python", "/code/Train_SFT.py"]);
+        assert_eq!(gangline_spec::parse(&request.spec_json).unwrap(), spec);
+    }
+}

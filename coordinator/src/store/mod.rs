@@ -1,0 +1,217 @@
+//! The store: one redb file, one transaction per batch, two-phase commit, checked on every read.
+//!
+//! A failed commit is never retried: the process ends and state is rebuilt from the file. A file
+//! that is truncated, damaged or newer than this build is refused at open, by name.
+
+pub mod record;
+mod request;
+
+use std::path::{Path, PathBuf};
+
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+
+use crate::core::effect::Write;
+
+type Table = TableDefinition<'static, &'static str, &'static [u8]>;
+const META: Table = TableDefinition::new("meta");
+const JOBS: Table = TableDefinition::new("jobs");
+const ATTEMPTS: Table = TableDefinition::new("attempts");
+const GANGS: Table = TableDefinition::new("gangs");
+const NODES: Table = TableDefinition::new("nodes");
+const JOIN_TOKENS: Table = TableDefinition::new("join_tokens");
+const API_TOKENS: Table = TableDefinition::new("api_tokens");
+const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
+/// In the order in which they are loaded.
+const ENTITIES: [Table; 7] = [JOIN_TOKENS, API_TOKENS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
+
+/// Layout of the whole store; a file with another number is refused.
+pub const STORE_VERSION: u32 = 1;
+
+/// The store cannot be used. `Refused` and `Corrupt` come from opening, `Failed` from running.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(
+        "store {path}: refused to open: {reason}. It was not changed. Restore it from a backup, or \
+         move it away to start with an empty store on purpose"
+    )]
+    Refused { path: PathBuf, reason: String },
+    #[error(
+        "store {path}: {table}/{key} is damaged: {reason}. It was not changed. Restore it from a \
+         backup"
+    )]
+    Corrupt { path: PathBuf, table: String, key: String, reason: String },
+    #[error("store {path}: {reason}; nothing after the last good commit is acknowledged")]
+    Failed { path: PathBuf, reason: String },
+}
+
+/// Facts about the store itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    pub era: u32,
+    /// Random name of the cluster, made with the store.
+    pub cluster: String,
+    /// Boot id of the machine at the last start: boot-clock times of another boot mean nothing.
+    pub boot_id: String,
+}
+
+pub struct Store {
+    path: PathBuf,
+    database: Database,
+    pub meta: Meta,
+}
+
+impl Store {
+    /// Opens or creates `path`. `expected` says that this coordinator has served before: then a
+    /// missing file is a loss, not a beginning.
+    pub fn open(path: &Path, expected: bool, cluster: &str) -> Result<Store, StoreError> {
+        let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
+        let exists = path.exists();
+        if !exists && expected {
+            return Err(refused("the file is missing although this coordinator has a CA".into()));
+        }
+        if exists && std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
+            return Err(refused("the file is empty (truncated)".to_owned()));
+        }
+        let database = Database::create(path).map_err(|e| refused(e.to_string()))?;
+        let mut store = Store {
+            path: path.to_owned(),
+            database,
+            meta: Meta {
+                era: 1,
+                cluster: cluster.to_owned(),
+                boot_id: gangline_common::time::boot_id().unwrap_or_default(),
+            },
+        };
+        if exists {
+            store.read_meta()?;
+        } else {
+            store.transact(|transaction| {
+                for table in ENTITIES {
+                    transaction.open_table(table).map_err(|e| e.to_string())?;
+                }
+                Ok(())
+            })?;
+            store.write_meta()?;
+            restrict(path);
+        }
+        Ok(store)
+    }
+
+    fn read_meta(&mut self) -> Result<(), StoreError> {
+        let refused = |reason: String| StoreError::Refused { path: self.path.clone(), reason };
+        let read = self.database.begin_read().map_err(|e| refused(e.to_string()))?;
+        let table = read
+            .open_table(META)
+            .map_err(|_| refused("it is not a store of a coordinator".to_owned()))?;
+        let row = table.get("meta").map_err(|e| refused(e.to_string()))?;
+        let row = row.ok_or_else(|| refused("it has no header record".to_owned()))?;
+        let (version, meta) = record::decode_meta(row.value()).map_err(refused)?;
+        if version != STORE_VERSION {
+            return Err(refused(format!(
+                "it has layout {version}, this build reads layout {STORE_VERSION}"
+            )));
+        }
+        self.meta = meta;
+        Ok(())
+    }
+
+    /// Stores the header record with the current boot id.
+    pub fn write_meta(&mut self) -> Result<(), StoreError> {
+        let bytes = record::encode_meta(STORE_VERSION, &self.meta);
+        self.transact(|transaction| {
+            let mut table = transaction.open_table(META).map_err(|e| e.to_string())?;
+            table.insert("meta", bytes.as_slice()).map_err(|e| e.to_string())?;
+            Ok(())
+        })
+    }
+
+    /// Every entity, each checked, in an order in which they can be restored.
+    pub fn load(&self) -> Result<Vec<Write>, StoreError> {
+        let mut writes = Vec::new();
+        for table in ENTITIES {
+            self.load_table(table, &mut writes)?;
+        }
+        Ok(writes)
+    }
+
+    fn load_table(&self, definition: Table, writes: &mut Vec<Write>) -> Result<(), StoreError> {
+        let name = redb::TableHandle::name(&definition);
+        let corrupt = |key: &str, reason: String| StoreError::Corrupt {
+            path: self.path.clone(),
+            table: name.to_owned(),
+            key: key.to_owned(),
+            reason,
+        };
+        let read = self.database.begin_read().map_err(|e| corrupt("", e.to_string()))?;
+        let table = read.open_table(definition).map_err(|e| corrupt("", e.to_string()))?;
+        for row in table.iter().map_err(|e| corrupt("", e.to_string()))? {
+            let (key, value) = row.map_err(|e| corrupt("", e.to_string()))?;
+            let write = record::decode(name, value.value())
+                .map_err(|reason| corrupt(key.value(), reason))?;
+            writes.push(write);
+        }
+        Ok(())
+    }
+
+    /// Makes a batch durable: all of it, or an error after which this process must end.
+    pub fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        self.transact(|transaction| {
+            for write in writes {
+                apply(transaction, write)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn transact(
+        &mut self,
+        change: impl FnOnce(&redb::WriteTransaction) -> Result<(), String>,
+    ) -> Result<(), StoreError> {
+        let failed = |reason: String| StoreError::Failed { path: self.path.clone(), reason };
+        let mut transaction = self.database.begin_write().map_err(|e| failed(e.to_string()))?;
+        transaction.set_durability(Durability::Immediate).map_err(|e| failed(e.to_string()))?;
+        transaction.set_two_phase_commit(true);
+        change(&transaction).map_err(failed)?;
+        transaction.commit().map_err(|e| failed(e.to_string()))
+    }
+}
+
+/// The store holds token hashes and Ray's token seeds: its owner's business only.
+fn restrict(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    if let Err(error) = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {
+        tracing::warn!(path = %path.display(), %error, "cannot restrict the store file's mode");
+    }
+}
+
+fn apply(transaction: &redb::WriteTransaction, write: &Write) -> Result<(), String> {
+    let (table, key, value) = match write {
+        Write::Job(job) => (JOBS, job.id.to_string(), Some(record::encode_job(job)?)),
+        Write::Attempt(attempt) => (
+            ATTEMPTS,
+            format!("{}/{:010}", attempt.job, attempt.number),
+            Some(record::encode_attempt(attempt)?),
+        ),
+        Write::Gang(gang) => (GANGS, gang.id.to_string(), Some(record::encode_gang(gang)?)),
+        Write::Node(node) => (NODES, node.id.to_string(), Some(record::encode_node(node)?)),
+        Write::JoinToken(token) => {
+            (JOIN_TOKENS, token.id.clone(), Some(record::encode_join_token(token)?))
+        }
+        Write::ForgetJoinToken { id } => (JOIN_TOKENS, id.clone(), None),
+        Write::ApiToken(token) => {
+            (API_TOKENS, token.name.clone(), Some(record::encode_api_token(token)?))
+        }
+        Write::Idempotency(record) => (
+            IDEMPOTENCY,
+            format!("{}\0{}", record.user, record.key),
+            Some(record::encode_idempotency(record)?),
+        ),
+        Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, format!("{user}\0{key}"), None),
+    };
+    let mut table = transaction.open_table(table).map_err(|e| e.to_string())?;
+    match value {
+        Some(bytes) => table.insert(key.as_str(), bytes.as_slice()).map(drop),
+        None => table.remove(key.as_str()).map(drop),
+    }
+    .map_err(|e| e.to_string())
+}

@@ -1,0 +1,788 @@
+//! What is stored, and the one store file that names bincode.
+//!
+//! A record is: layout version (u8), CRC-32 of the rest (u32, little endian), bincode "standard".
+//! The `*V1` types are frozen at the first release; a change is then a `*V2` with a conversion.
+//! Golden bytes in `tests/golden_records.rs` are their specification.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use gangline_common::ids::{
+    Epoch, GangId, Generation, GpuId, JobId, MemberId, NodeId, PortBlock,
+};
+use gangline_common::time::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::Meta;
+use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
+use crate::core::effect::Write;
+use crate::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
+use crate::core::job::{
+    Addresses, Attempt, Job, JobState, Outcome, RayDriver, RayFacts, RayNode, Transition,
+};
+use crate::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
+use crate::request::ResolvedPaths;
+
+const RECORD_VERSION: u8 = 1;
+/// No record decodes to more than this.
+const DECODE_LIMIT: usize = 16 << 20;
+
+fn seal<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
+    let body = bincode::serde::encode_to_vec(value, bincode::config::standard())
+        .map_err(|e| e.to_string())?;
+    let mut bytes = Vec::with_capacity(5 + body.len());
+    bytes.push(RECORD_VERSION);
+    bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    Ok(bytes)
+}
+
+fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let (head, body) = bytes.split_first_chunk::<5>().ok_or("it is cut off")?;
+    let [version, crc @ ..] = *head;
+    if version != RECORD_VERSION {
+        return Err(format!("record layout {version} is not known to this build"));
+    }
+    if u32::from_le_bytes(crc) != crc32fast::hash(body) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    let config = bincode::config::standard().with_limit::<DECODE_LIMIT>();
+    let (value, used) =
+        bincode::serde::decode_from_slice(body, config).map_err(|e| e.to_string())?;
+    if used != body.len() {
+        return Err("it has bytes after its end".to_owned());
+    }
+    Ok(value)
+}
+
+#[derive(Serialize, Deserialize)]
+struct MetaV1 {
+    store_version: u32,
+    era: u32,
+    cluster: String,
+    boot_id: String,
+}
+
+pub fn encode_meta(store_version: u32, meta: &Meta) -> Vec<u8> {
+    let record = MetaV1 {
+        store_version,
+        era: meta.era,
+        cluster: meta.cluster.clone(),
+        boot_id: meta.boot_id.clone(),
+    };
+    // Four plain fields: encoding them cannot fail; an empty record would be refused at open.
+    seal(&record).unwrap_or_default()
+}
+
+pub fn decode_meta(bytes: &[u8]) -> Result<(u32, Meta), String> {
+    let record: MetaV1 = unseal(bytes)?;
+    let meta = Meta { era: record.era, cluster: record.cluster, boot_id: record.boot_id };
+    Ok((record.store_version, meta))
+}
+
+/// Decodes a row of an entity table.
+pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
+    Ok(match table {
+        "jobs" => Write::Job(Arc::new(unseal::<JobV1>(bytes)?.restore()?)),
+        "attempts" => Write::Attempt(Arc::new(unseal::<AttemptV1>(bytes)?.into())),
+        "gangs" => Write::Gang(Arc::new(unseal::<GangV1>(bytes)?.into())),
+        "nodes" => Write::Node(Arc::new(unseal::<NodeV1>(bytes)?.into())),
+        "join_tokens" => Write::JoinToken(unseal::<JoinTokenV1>(bytes)?.into()),
+        "api_tokens" => Write::ApiToken(unseal::<ApiTokenV1>(bytes)?.into()),
+        "idempotency" => Write::Idempotency(unseal::<IdempotencyV1>(bytes)?.into()),
+        other => return Err(format!("unknown table {other}")),
+    })
+}
+
+// ---------------------------------------------------------------- shared parts
+
+#[derive(Serialize, Deserialize, Clone, Copy)]
+struct TimeV1 {
+    boot_ms: u64,
+    wall_ms: u64,
+}
+
+impl From<Timestamp> for TimeV1 {
+    fn from(t: Timestamp) -> Self {
+        TimeV1 { boot_ms: t.boot_ms, wall_ms: t.wall_ms }
+    }
+}
+
+impl From<TimeV1> for Timestamp {
+    fn from(t: TimeV1) -> Self {
+        Timestamp { boot_ms: t.boot_ms, wall_ms: t.wall_ms }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct TransitionV1 {
+    wall_ms: u64,
+    state: String,
+    actor: String,
+    text: String,
+}
+
+fn history_to(history: &[Transition]) -> Vec<TransitionV1> {
+    let convert = |t: &Transition| TransitionV1 {
+        wall_ms: t.wall_ms,
+        state: t.state.clone(),
+        actor: t.actor.clone(),
+        text: t.text.clone(),
+    };
+    history.iter().map(convert).collect()
+}
+
+fn history_from(history: Vec<TransitionV1>) -> Vec<Transition> {
+    let convert = |t: TransitionV1| Transition {
+        wall_ms: t.wall_ms,
+        state: t.state,
+        actor: t.actor,
+        text: t.text,
+    };
+    history.into_iter().map(convert).collect()
+}
+
+#[derive(Serialize, Deserialize)]
+enum OutcomeV1 {
+    Succeeded,
+    Failed { cause: String },
+    Cancelled { actor: String, reason: String },
+    RolledBack { cause: String },
+}
+
+impl From<&Outcome> for OutcomeV1 {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome.clone() {
+            Outcome::Succeeded => OutcomeV1::Succeeded,
+            Outcome::Failed { cause } => OutcomeV1::Failed { cause },
+            Outcome::Cancelled { actor, reason } => OutcomeV1::Cancelled { actor, reason },
+            Outcome::RolledBack { cause } => OutcomeV1::RolledBack { cause },
+        }
+    }
+}
+
+impl From<OutcomeV1> for Outcome {
+    fn from(outcome: OutcomeV1) -> Self {
+        match outcome {
+            OutcomeV1::Succeeded => Outcome::Succeeded,
+            OutcomeV1::Failed { cause } => Outcome::Failed { cause },
+            OutcomeV1::Cancelled { actor, reason } => Outcome::Cancelled { actor, reason },
+            OutcomeV1::RolledBack { cause } => Outcome::RolledBack { cause },
+        }
+    }
+}
+
+// ---------------------------------------------------------------- jobs
+
+#[derive(Serialize, Deserialize)]
+struct JobV1 {
+    id: JobId,
+    user: String,
+    project: String,
+    spec_json: String,
+    submit_command: String,
+    job_directory: Option<String>,
+    checkpoint_directory: Option<String>,
+    state: JobStateV1,
+    gang: GangId,
+    token_seed: [u8; 32],
+    attempts: u32,
+    sequence: u64,
+    submitted: TimeV1,
+    started: Option<TimeV1>,
+    ended: Option<TimeV1>,
+    reason: String,
+    outcome: Option<OutcomeV1>,
+    history: Vec<TransitionV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum JobStateV1 {
+    Pending,
+    Starting,
+    Running,
+    Stopping,
+    Held,
+    Succeeded,
+    Failed,
+    Cancelled,
+    Timeout,
+}
+
+impl From<JobState> for JobStateV1 {
+    fn from(state: JobState) -> Self {
+        match state {
+            JobState::Pending => JobStateV1::Pending,
+            JobState::Starting => JobStateV1::Starting,
+            JobState::Running => JobStateV1::Running,
+            JobState::Stopping => JobStateV1::Stopping,
+            JobState::Held => JobStateV1::Held,
+            JobState::Succeeded => JobStateV1::Succeeded,
+            JobState::Failed => JobStateV1::Failed,
+            JobState::Cancelled => JobStateV1::Cancelled,
+            JobState::Timeout => JobStateV1::Timeout,
+        }
+    }
+}
+
+impl From<JobStateV1> for JobState {
+    fn from(state: JobStateV1) -> Self {
+        match state {
+            JobStateV1::Pending => JobState::Pending,
+            JobStateV1::Starting => JobState::Starting,
+            JobStateV1::Running => JobState::Running,
+            JobStateV1::Stopping => JobState::Stopping,
+            JobStateV1::Held => JobState::Held,
+            JobStateV1::Succeeded => JobState::Succeeded,
+            JobStateV1::Failed => JobState::Failed,
+            JobStateV1::Cancelled => JobState::Cancelled,
+            JobStateV1::Timeout => JobState::Timeout,
+        }
+    }
+}
+
+pub fn encode_job(job: &Job) -> Result<Vec<u8>, String> {
+    seal(&JobV1 {
+        id: job.id.clone(),
+        user: job.user.clone(),
+        project: job.project.clone(),
+        spec_json: job.request.spec_json.clone(),
+        submit_command: job.request.submit_command.clone(),
+        job_directory: job.request.job_directory.clone(),
+        checkpoint_directory: job.request.checkpoint_directory.clone(),
+        state: job.state.into(),
+        gang: job.gang.clone(),
+        token_seed: job.token_seed,
+        attempts: job.attempts,
+        sequence: job.sequence,
+        submitted: job.submitted.into(),
+        started: job.started.map(TimeV1::from),
+        ended: job.ended.map(TimeV1::from),
+        reason: job.reason.clone(),
+        outcome: job.outcome.as_ref().map(OutcomeV1::from),
+        history: history_to(&job.history),
+    })
+}
+
+impl JobV1 {
+    fn restore(self) -> Result<Job, String> {
+        let paths = ResolvedPaths {
+            job_directory: self.job_directory,
+            checkpoint_directory: self.checkpoint_directory,
+        };
+        let request = super::request::restore(&self.spec_json, self.submit_command, paths)?;
+        Ok(Job {
+            id: self.id,
+            user: self.user,
+            project: self.project,
+            request,
+            state: self.state.into(),
+            gang: self.gang,
+            token_seed: self.token_seed,
+            attempts: self.attempts,
+            sequence: self.sequence,
+            submitted: self.submitted.into(),
+            started: self.started.map(Timestamp::from),
+            ended: self.ended.map(Timestamp::from),
+            reason: self.reason,
+            outcome: self.outcome.map(Outcome::from),
+            history: history_from(self.history),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct AttemptV1 {
+    job: JobId,
+    number: u32,
+    gang: GangId,
+    epoch: Epoch,
+    started: TimeV1,
+    ended: Option<TimeV1>,
+    outcome: Option<OutcomeV1>,
+    ray: Option<RayFactsV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct RayFactsV1 {
+    version: String,
+    session: String,
+    nodes: Vec<(MemberId, String, String, bool, String)>,
+    driver: Option<(String, Option<MemberId>, Option<String>)>,
+}
+
+pub fn encode_attempt(attempt: &Attempt) -> Result<Vec<u8>, String> {
+    let ray = attempt.ray.as_ref().map(|ray| RayFactsV1 {
+        version: ray.version.clone(),
+        session: ray.session.clone(),
+        nodes: ray
+            .nodes
+            .iter()
+            .map(|n| {
+                let (id, address) = (n.ray_node_id.clone(), n.address.clone());
+                (n.member, id, address, n.alive, n.state_message.clone())
+            })
+            .collect(),
+        driver: ray
+            .driver
+            .as_ref()
+            .map(|d| (d.ray_node_id.clone(), d.member, d.address.clone())),
+    });
+    seal(&AttemptV1 {
+        job: attempt.job.clone(),
+        number: attempt.number,
+        gang: attempt.gang.clone(),
+        epoch: attempt.epoch,
+        started: attempt.started.into(),
+        ended: attempt.ended.map(TimeV1::from),
+        outcome: attempt.outcome.as_ref().map(OutcomeV1::from),
+        ray,
+    })
+}
+
+impl From<AttemptV1> for Attempt {
+    fn from(record: AttemptV1) -> Self {
+        let node = |(member, ray_node_id, address, alive, state_message)| RayNode {
+            member,
+            ray_node_id,
+            address,
+            alive,
+            state_message,
+        };
+        let ray = record.ray.map(|ray| RayFacts {
+            version: ray.version,
+            session: ray.session,
+            nodes: ray.nodes.into_iter().map(node).collect(),
+            driver: ray
+                .driver
+                .map(|(ray_node_id, member, address)| RayDriver { ray_node_id, member, address }),
+        });
+        Attempt {
+            job: record.job,
+            number: record.number,
+            gang: record.gang,
+            epoch: record.epoch,
+            started: record.started.into(),
+            ended: record.ended.map(Timestamp::from),
+            outcome: record.outcome.map(Outcome::from),
+            ray,
+        }
+    }
+}
+
+// ---------------------------------------------------------------- gangs
+
+#[derive(Serialize, Deserialize)]
+struct GangV1 {
+    id: GangId,
+    owner: OwnerV1,
+    epoch: Epoch,
+    state: GangStateV1,
+    since: TimeV1,
+    members: Vec<(MemberId, MemberV1)>,
+    rank_addresses: Vec<IpAddr>,
+    head_address: IpAddr,
+}
+
+/// A gang is owned by one job's attempt; a standing cluster will be the second variant.
+#[derive(Serialize, Deserialize)]
+enum OwnerV1 {
+    Job { job: JobId, attempt: u32 },
+}
+
+#[derive(Serialize, Deserialize)]
+enum GangStateV1 {
+    Starting,
+    Ready,
+    Stopping,
+    Stopped,
+}
+
+#[derive(Serialize, Deserialize)]
+struct MemberV1 {
+    node: NodeId,
+    gpus: Vec<GpuId>,
+    cpus_milli: u32,
+    memory_bytes: u64,
+    ports: PortBlock,
+    phase: PhaseV1,
+}
+
+#[derive(Serialize, Deserialize)]
+enum PhaseV1 {
+    Assigned,
+    Starting,
+    Running { pid: u32 },
+    Stopping,
+    Ended { how: EndHowV1, asked: bool, last_output: String, logs_complete: bool },
+}
+
+#[derive(Serialize, Deserialize)]
+enum EndHowV1 {
+    Exited { code: i32 },
+    Signalled { signal: i32 },
+    Failed { reason: String },
+    Refused { reason: String, busy_port: Option<u16> },
+}
+
+pub fn encode_gang(gang: &Gang) -> Result<Vec<u8>, String> {
+    seal(&GangV1 {
+        id: gang.id.clone(),
+        owner: OwnerV1::Job { job: gang.job.clone(), attempt: gang.attempt },
+        epoch: gang.epoch,
+        state: match gang.state {
+            GangState::Starting => GangStateV1::Starting,
+            GangState::Ready => GangStateV1::Ready,
+            GangState::Stopping => GangStateV1::Stopping,
+            GangState::Stopped => GangStateV1::Stopped,
+        },
+        since: gang.since.into(),
+        members: gang.members.iter().map(|(id, member)| (*id, member.into())).collect(),
+        rank_addresses: gang.addresses.ranks.clone(),
+        head_address: gang.addresses.head,
+    })
+}
+
+impl From<&Member> for MemberV1 {
+    fn from(member: &Member) -> Self {
+        MemberV1 {
+            node: member.node.clone(),
+            gpus: member.gpus.clone(),
+            cpus_milli: member.cpus_milli,
+            memory_bytes: member.memory_bytes,
+            ports: member.ports,
+            phase: match &member.phase {
+                Phase::Assigned => PhaseV1::Assigned,
+                Phase::Starting => PhaseV1::Starting,
+                Phase::Running { pid } => PhaseV1::Running { pid: *pid },
+                Phase::Stopping => PhaseV1::Stopping,
+                Phase::Ended(end) => PhaseV1::Ended {
+                    how: (&end.how).into(),
+                    asked: end.asked,
+                    last_output: end.last_output.clone(),
+                    logs_complete: end.logs_complete,
+                },
+            },
+        }
+    }
+}
+
+impl From<&EndHow> for EndHowV1 {
+    fn from(how: &EndHow) -> Self {
+        match how.clone() {
+            EndHow::Exited { code } => EndHowV1::Exited { code },
+            EndHow::Signalled { signal } => EndHowV1::Signalled { signal },
+            EndHow::Failed { reason } => EndHowV1::Failed { reason },
+            EndHow::Refused { reason, busy_port } => EndHowV1::Refused { reason, busy_port },
+        }
+    }
+}
+
+impl From<EndHowV1> for EndHow {
+    fn from(how: EndHowV1) -> Self {
+        match how {
+            EndHowV1::Exited { code } => EndHow::Exited { code },
+            EndHowV1::Signalled { signal } => EndHow::Signalled { signal },
+            EndHowV1::Failed { reason } => EndHow::Failed { reason },
+            EndHowV1::Refused { reason, busy_port } => EndHow::Refused { reason, busy_port },
+        }
+    }
+}
+
+impl From<MemberV1> for Member {
+    fn from(record: MemberV1) -> Self {
+        Member {
+            node: record.node,
+            gpus: record.gpus,
+            cpus_milli: record.cpus_milli,
+            memory_bytes: record.memory_bytes,
+            ports: record.ports,
+            phase: match record.phase {
+                PhaseV1::Assigned => Phase::Assigned,
+                PhaseV1::Starting => Phase::Starting,
+                PhaseV1::Running { pid } => Phase::Running { pid },
+                PhaseV1::Stopping => Phase::Stopping,
+                PhaseV1::Ended { how, asked, last_output, logs_complete } => {
+                    Phase::Ended(End { how: how.into(), asked, last_output, logs_complete })
+                }
+            },
+        }
+    }
+}
+
+impl From<GangV1> for Gang {
+    fn from(record: GangV1) -> Self {
+        let OwnerV1::Job { job, attempt } = record.owner;
+        let members: BTreeMap<MemberId, Member> =
+            record.members.into_iter().map(|(id, member)| (id, member.into())).collect();
+        Gang {
+            id: record.id,
+            job,
+            attempt,
+            epoch: record.epoch,
+            state: match record.state {
+                GangStateV1::Starting => GangState::Starting,
+                GangStateV1::Ready => GangState::Ready,
+                GangStateV1::Stopping => GangState::Stopping,
+                GangStateV1::Stopped => GangState::Stopped,
+            },
+            since: record.since.into(),
+            members,
+            addresses: Addresses { ranks: record.rank_addresses, head: record.head_address },
+        }
+    }
+}
+
+// ---------------------------------------------------------------- nodes
+
+#[derive(Serialize, Deserialize)]
+struct NodeV1 {
+    id: NodeId,
+    name: String,
+    joined: TimeV1,
+    bound_pool: Option<String>,
+    lifecycle: LifecycleV1,
+    cordon: Option<(String, String)>,
+    revoked: bool,
+    certificates: Vec<[u8; 32]>,
+    generation: Generation,
+    inventory: Option<InventoryV1>,
+    history: Vec<TransitionV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum LifecycleV1 {
+    Pending,
+    Online,
+    Draining,
+    Offline,
+}
+
+#[derive(Serialize, Deserialize)]
+struct InventoryV1 {
+    hostname: String,
+    agent_version: String,
+    head_role: bool,
+    worker_role: bool,
+    pool: String,
+    labels: Vec<(String, String)>,
+    address: IpAddr,
+    boot_id: String,
+    network_namespace: u64,
+    container_start_ms: u64,
+    gpus: Vec<(GpuId, u32, String, u64)>,
+    cpus_milli: u32,
+    memory_bytes: u64,
+    shm_bytes: u64,
+    pids_limit: Option<u64>,
+    ports: PortBlock,
+    versions: Vec<(String, String)>,
+    doctor: Vec<(String, String, String, Option<String>)>,
+}
+
+pub fn encode_node(node: &Node) -> Result<Vec<u8>, String> {
+    seal(&NodeV1 {
+        id: node.id.clone(),
+        name: node.name.clone(),
+        joined: node.joined.into(),
+        bound_pool: node.bound_pool.clone(),
+        lifecycle: match node.lifecycle {
+            Lifecycle::Pending => LifecycleV1::Pending,
+            Lifecycle::Online => LifecycleV1::Online,
+            Lifecycle::Draining => LifecycleV1::Draining,
+            Lifecycle::Offline => LifecycleV1::Offline,
+        },
+        cordon: node.cordon.as_ref().map(|c| (c.by.clone(), c.why.clone())),
+        revoked: node.revoked,
+        certificates: node.certificates.clone(),
+        generation: node.generation,
+        inventory: node.inventory.as_ref().map(InventoryV1::from),
+        history: history_to(&node.history),
+    })
+}
+
+impl From<&Inventory> for InventoryV1 {
+    fn from(i: &Inventory) -> Self {
+        let gpu = |g: &Gpu| (g.uuid.clone(), g.index, g.name.clone(), g.memory_bytes);
+        InventoryV1 {
+            hostname: i.hostname.clone(),
+            agent_version: i.agent_version.clone(),
+            head_role: i.head_role,
+            worker_role: i.worker_role,
+            pool: i.pool.clone(),
+            labels: i.labels.clone(),
+            address: i.address,
+            boot_id: i.boot_id.clone(),
+            network_namespace: i.network_namespace,
+            container_start_ms: i.container_start_ms,
+            gpus: i.gpus.iter().map(gpu).collect(),
+            cpus_milli: i.cpus_milli,
+            memory_bytes: i.memory_bytes,
+            shm_bytes: i.shm_bytes,
+            pids_limit: i.pids_limit,
+            ports: i.ports,
+            versions: i.versions.clone(),
+            doctor: i.doctor.clone(),
+        }
+    }
+}
+
+impl From<InventoryV1> for Inventory {
+    fn from(i: InventoryV1) -> Self {
+        let gpu = |(uuid, index, name, memory_bytes)| Gpu { uuid, index, name, memory_bytes };
+        Inventory {
+            hostname: i.hostname,
+            agent_version: i.agent_version,
+            head_role: i.head_role,
+            worker_role: i.worker_role,
+            pool: i.pool,
+            labels: i.labels,
+            address: i.address,
+            boot_id: i.boot_id,
+            network_namespace: i.network_namespace,
+            container_start_ms: i.container_start_ms,
+            gpus: i.gpus.into_iter().map(gpu).collect(),
+            cpus_milli: i.cpus_milli,
+            memory_bytes: i.memory_bytes,
+            shm_bytes: i.shm_bytes,
+            pids_limit: i.pids_limit,
+            ports: i.ports,
+            versions: i.versions,
+            doctor: i.doctor,
+        }
+    }
+}
+
+impl From<NodeV1> for Node {
+    fn from(record: NodeV1) -> Self {
+        Node {
+            id: record.id,
+            name: record.name,
+            joined: record.joined.into(),
+            bound_pool: record.bound_pool,
+            lifecycle: match record.lifecycle {
+                LifecycleV1::Pending => Lifecycle::Pending,
+                LifecycleV1::Online => Lifecycle::Online,
+                LifecycleV1::Draining => Lifecycle::Draining,
+                LifecycleV1::Offline => Lifecycle::Offline,
+            },
+            cordon: record.cordon.map(|(by, why)| Cordon { by, why }),
+            revoked: record.revoked,
+            certificates: record.certificates,
+            generation: record.generation,
+            inventory: record.inventory.map(Inventory::from),
+            history: history_from(record.history),
+            reachability: Reachability::Suspect,
+            session: None,
+            last_word_ms: 0,
+            held: None,
+            unknown: BTreeSet::new(),
+        }
+    }
+}
+
+// ---------------------------------------------------------------- credentials
+
+#[derive(Serialize, Deserialize)]
+struct JoinTokenV1 {
+    id: String,
+    secret_sha256: [u8; 32],
+    uses_left: u32,
+    expires_wall_ms: u64,
+    pool: Option<String>,
+    created_by: String,
+    created: TimeV1,
+}
+
+pub fn encode_join_token(token: &JoinTokenRecord) -> Result<Vec<u8>, String> {
+    seal(&JoinTokenV1 {
+        id: token.id.clone(),
+        secret_sha256: token.secret_sha256,
+        uses_left: token.uses_left,
+        expires_wall_ms: token.expires_wall_ms,
+        pool: token.pool.clone(),
+        created_by: token.created_by.clone(),
+        created: token.created.into(),
+    })
+}
+
+impl From<JoinTokenV1> for JoinTokenRecord {
+    fn from(record: JoinTokenV1) -> Self {
+        JoinTokenRecord {
+            id: record.id,
+            secret_sha256: record.secret_sha256,
+            uses_left: record.uses_left,
+            expires_wall_ms: record.expires_wall_ms,
+            pool: record.pool,
+            created_by: record.created_by,
+            created: record.created.into(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApiTokenV1 {
+    name: String,
+    sha256: [u8; 32],
+    user: String,
+    project: String,
+    admin: bool,
+    created: TimeV1,
+}
+
+pub fn encode_api_token(token: &ApiTokenRecord) -> Result<Vec<u8>, String> {
+    seal(&ApiTokenV1 {
+        name: token.name.clone(),
+        sha256: token.sha256,
+        user: token.user.clone(),
+        project: token.project.clone(),
+        admin: token.role == Role::Admin,
+        created: token.created.into(),
+    })
+}
+
+impl From<ApiTokenV1> for ApiTokenRecord {
+    fn from(record: ApiTokenV1) -> Self {
+        ApiTokenRecord {
+            name: record.name,
+            sha256: record.sha256,
+            user: record.user,
+            project: record.project,
+            role: if record.admin { Role::Admin } else { Role::Member },
+            created: record.created.into(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct IdempotencyV1 {
+    user: String,
+    key: String,
+    body_sha256: [u8; 32],
+    made: String,
+    created: TimeV1,
+}
+
+pub fn encode_idempotency(record: &IdempotencyRecord) -> Result<Vec<u8>, String> {
+    seal(&IdempotencyV1 {
+        user: record.user.clone(),
+        key: record.key.clone(),
+        body_sha256: record.body_sha256,
+        made: record.made.clone(),
+        created: record.created.into(),
+    })
+}
+
+impl From<IdempotencyV1> for IdempotencyRecord {
+    fn from(record: IdempotencyV1) -> Self {
+        IdempotencyRecord {
+            user: record.user,
+            key: record.key,
+            body_sha256: record.body_sha256,
+            made: record.made,
+            created: record.created.into(),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! A job's request comes back from its stored spec: the spec is the record of truth.
+
+use std::sync::Arc;
+
+use crate::core::job::JobRequest;
+use crate::request::{ResolvedPaths, job_request};
+
+/// Parses the stored canonical spec. The directories were resolved at submit and stay as they were.
+pub fn restore(
+    spec_json: &str,
+    submit_command: String,
+    paths: ResolvedPaths,
+) -> Result<Arc<JobRequest>, String> {
+    let spec = gangline_spec::parse(spec_json).map_err(|e| e.to_string())?;
+    Ok(Arc::new(job_request(&spec, paths, submit_command)))
+}

@@ -1,0 +1,490 @@
+//! The HTTP API over a real socket, on a real driver, store and board.
+
+mod fixture;
+
+use axum::http::Method;
+use fixture::{ADMIN, ALICE, BOB, Fixture, SPEC};
+use gangline_common::join_token::JoinToken;
+use gangline_coordinator::api::auth::{Access, Action};
+use gangline_coordinator::api::{document, route_list};
+use serde_json::{Value, json};
+
+// ---------------------------------------------------------------- who may
+
+#[tokio::test]
+async fn every_route_asks_who_it_is() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    let routes = route_list();
+    assert!(routes.len() >= 15, "the table lost routes");
+    for (method, template, access) in routes {
+        let path = template.replace("{id}", &job);
+        let ask = async |token: &str| {
+            let request = fixture.request(method.clone(), &path, token).body("{}");
+            request.send().await.unwrap().status().as_u16()
+        };
+        let what = format!("{method} {path}");
+        match access {
+            Access::Open => assert_eq!(ask("").await, 200, "{what}"),
+            Access::Needs(action) => {
+                assert_eq!(ask("").await, 401, "{what} without a token");
+                assert_eq!(ask("gla_wrong").await, 401, "{what} with a wrong token");
+                if matches!(action, Action::RevokeNode | Action::CreateToken) {
+                    assert_eq!(ask(ALICE).await, 403, "{what} as a member");
+                }
+                if template.contains("/jobs/{id}") {
+                    assert_eq!(ask(BOB).await, 404, "{what} as a member of another project");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_projects_job_and_no_job_are_the_same_answer() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    for (method, template, _) in route_list() {
+        if !template.contains("/jobs/{id}") {
+            continue;
+        }
+        let mut answers = Vec::new();
+        for id in [job.as_str(), &job[..6], "hello", "j-nosuchjob", "..%2f..%2fetc"] {
+            let path = template.replace("{id}", id);
+            let response = fixture.request(method.clone(), &path, BOB).send().await.unwrap();
+            let status = response.status().as_u16();
+            let kind = response.headers()["content-type"].to_str().unwrap().to_owned();
+            answers.push((status, kind, response.text().await.unwrap()));
+        }
+        assert_eq!(answers[0].0, 404);
+        assert!(answers.iter().all(|answer| *answer == answers[0]), "{method} {template}");
+    }
+}
+
+#[tokio::test]
+async fn a21_a22_a50_what_does_not_reach_a_route() {
+    let fixture = Fixture::start().await;
+    for query in ["token=x", "page_size=1&Access_Token=x", "%74oken=x"] {
+        let problem = fixture.problem(Method::GET, &format!("/api/v1/jobs?{query}"), ADMIN).await;
+        assert_eq!(problem["code"], "E0303", "{query}");
+    }
+    let rebound = fixture.request(Method::GET, "/healthz", "").header("host", "evil.example:8265");
+    assert_eq!(rebound.send().await.unwrap().status(), 400);
+
+    let ray = fixture.request(Method::GET, "/api/v1/whoami", "");
+    let ray = ray.header("X-Ray-Authorization", format!("Bearer {ALICE}")).send().await.unwrap();
+    let who: Value = ray.json().await.unwrap();
+    assert_eq!(who, json!({"user": "alice", "project": "rlhf", "role": "member"}));
+
+    for _ in 0..10 {
+        let problem = fixture.problem(Method::GET, "/api/v1/whoami", "gla_guess").await;
+        assert_eq!(problem["status"], 401);
+    }
+    let problem = fixture.problem(Method::GET, "/api/v1/whoami", "gla_guess").await;
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(429), &json!("E0304")));
+    let right = fixture.request(Method::GET, "/api/v1/whoami", ALICE).send().await.unwrap();
+    assert_eq!(right.status(), 200, "a guesser must not lock others out");
+}
+
+#[tokio::test]
+async fn addresses_and_methods_that_do_not_exist_are_problems() {
+    let fixture = Fixture::start().await;
+    let problem = fixture.problem(Method::GET, "/nothing/here", ADMIN).await;
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(404), &json!("E0317")));
+    let problem = fixture.problem(Method::DELETE, "/api/v1/jobs", ADMIN).await;
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(405), &json!("E0318")));
+    let problem = fixture.problem(Method::GET, "/api/v1/jobs?stat=PENDING", ADMIN).await;
+    assert_eq!(problem["status"], 400);
+    assert!(problem["detail"].as_str().unwrap().contains("stat"));
+}
+
+// ---------------------------------------------------------------- submit
+
+#[tokio::test]
+async fn a_submitted_job_is_shown_as_it_was_written() {
+    let fixture = Fixture::start().await;
+    let request = fixture
+        .request(Method::POST, "/api/v1/jobs?submission_id=my-job", ALICE)
+        .header("content-type", "application/yaml")
+        .header("x-gangline-command", "gangline%20submit%20%C3%A9.yaml")
+        .body(SPEC);
+    let response = request.send().await.unwrap();
+    assert_eq!(response.status(), 201);
+    assert_eq!(response.headers()["location"], "/api/v1/jobs/my-job");
+    let job = fixture.get("/api/v1/jobs/my-job", ALICE).await;
+    assert_eq!(job["state"], "PENDING");
+    assert_eq!((&job["user"], &job["project"]), (&json!("alice"), &json!("rlhf")));
+    assert_eq!(job["submit_command"], "gangline submit \u{e9}.yaml");
+    assert_eq!(job["spec"]["command"], json!(["python", "train.py; rm -rf ~"]));
+    assert_eq!(job["directory"], "/mnt/shared/jobs/my-job");
+    assert_eq!(job["checkpoint_directory"], "/mnt/shared/jobs/my-job/checkpoints");
+    assert_eq!(job["history"][0]["state"], "PENDING");
+    assert_eq!(job["started"], Value::Null);
+    assert_eq!(fixture.get("/api/v1/jobs/hello", ALICE).await["id"], "my-job");
+    assert_eq!(fixture.get("/api/v1/jobs/@last", ALICE).await["id"], "my-job");
+    assert_eq!(fixture.get("/api/v1/jobs/my-", ALICE).await["id"], "my-job");
+}
+
+#[tokio::test]
+async fn a_wrong_spec_is_refused_with_all_its_problems() {
+    let fixture = Fixture::start().await;
+    let text = "version: 1\nkind: job\ncommand: [a]\nresorces: {}\nresources:\n  nnodes: 0\n  gpus_per_node: -1\nenv:\n  HOME:\n";
+    let problem = fixture.submit_problem("", text).await;
+    assert_eq!(problem["status"], 422);
+    let errors = problem["errors"].as_array().unwrap();
+    let find = |pointer: &str| {
+        errors.iter().find(|e| e["pointer"] == pointer).unwrap_or_else(|| panic!("{pointer}: {problem}"))
+    };
+    let unknown = find("/resorces");
+    assert_eq!((&unknown["code"], &unknown["line"], &unknown["column"]), (&json!("E0101"), &json!(4), &json!(1)));
+    assert!(unknown["hint"].as_str().unwrap().contains("resources"), "{unknown}");
+    assert_eq!(find("/resources/nnodes")["line"], 6);
+    assert_eq!(find("/resources/gpus_per_node")["line"], 7);
+    assert!(find("/env/HOME").to_string().contains("HOME"));
+    assert_eq!(problem["code"], "E0101");
+    assert_eq!(problem["type"], "/errors/E0101");
+}
+
+#[tokio::test]
+async fn a_submit_that_cannot_be_is_refused() {
+    let fixture = Fixture::start().await;
+    for id in ["..%2f..%2fx", "", &"x".repeat(65), "a%1b%5b31m"] {
+        let problem = fixture.submit_problem(&format!("?submission_id={id}"), SPEC).await;
+        assert_eq!(problem["status"], 422, "{id}");
+    }
+    let elsewhere = format!("{SPEC}checkpoint: {{dir: /etc/x}}\n");
+    let problem = fixture.submit_problem("", &elsewhere).await;
+    assert_eq!(problem["errors"][0]["pointer"], "/checkpoint/dir");
+    assert_eq!(problem["errors"][0]["line"], 8);
+    assert!(problem["hint"].as_str().unwrap().contains("/mnt/shared"));
+    let problem = fixture.submit_problem("", &format!("{SPEC}project: vision\n")).await;
+    assert_eq!(problem["status"], 403);
+    let problem = fixture.submit_problem("", "\u{0}").await;
+    assert_eq!((&problem["status"], &problem["errors"][0]["code"]), (&json!(422), &json!("E0105")));
+    let binary = fixture.request(Method::POST, "/api/v1/jobs", ALICE).body(vec![0xff, 0xfe]);
+    assert_eq!(binary.send().await.unwrap().status(), 422);
+    let html = fixture.request(Method::POST, "/api/v1/jobs", ALICE).header("content-type", "text/html");
+    assert_eq!(html.body(SPEC).send().await.unwrap().status(), 415);
+    assert_eq!(fixture.get("/api/v1/jobs", ADMIN).await["jobs"], json!([]));
+}
+
+#[tokio::test]
+async fn a34_a_spec_over_the_limit_is_refused() {
+    let fixture = Fixture::start().await;
+    for size in [(1 << 20) + 1, 5 << 20] {
+        let problem = fixture.submit_problem("", &"#".repeat(size)).await;
+        assert_eq!((&problem["status"], &problem["code"]), (&json!(413), &json!("E0309")));
+        assert!(problem["detail"].as_str().unwrap().contains("1048576"));
+    }
+}
+
+#[tokio::test]
+async fn the_same_key_makes_one_job() {
+    let fixture = Fixture::start().await;
+    let submit = async |token: &str, key: &str, query: &str, body: &str| {
+        let path = format!("/api/v1/jobs{query}");
+        let request = fixture.request(Method::POST, &path, token).header("idempotency-key", key);
+        let response = request.body(body.to_owned()).send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let (status, first) = submit(ALICE, "k1", "", SPEC).await;
+    assert_eq!(status, 201);
+    let (status, again) = submit(ALICE, "k1", "", SPEC).await;
+    assert_eq!((status, &again["job"]["id"]), (200, &first["job"]["id"]));
+    let (status, problem) = submit(ALICE, "k1", "", &format!("{SPEC}# other\n")).await;
+    assert_eq!((status, &problem["code"]), (422, &json!("E0310")));
+    let (status, _) = submit(ALICE, "k1", "?submission_id=chosen", SPEC).await;
+    assert_eq!(status, 422, "another id is another request");
+    let (status, other) = submit(BOB, "k1", "", SPEC).await;
+    assert_eq!(status, 201, "keys belong to their user");
+    assert_ne!(other["job"]["id"], first["job"]["id"]);
+    let (status, _) = submit(ALICE, &"k".repeat(129), "", SPEC).await;
+    assert_eq!(status, 400);
+
+    let (status, _) = submit(ALICE, "k2", "?submission_id=both", SPEC).await;
+    assert_eq!(status, 201);
+    let (status, _) = submit(ALICE, "k2", "?submission_id=both", SPEC).await;
+    assert_eq!(status, 200);
+}
+
+#[tokio::test]
+async fn a33_a_chosen_id_belongs_to_one_spec() {
+    let fixture = Fixture::start().await;
+    let submit = async |token: &str, body: &str| {
+        let request = fixture.request(Method::POST, "/api/v1/jobs?submission_id=mine", token);
+        let response = request.body(body.to_owned()).send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    assert_eq!(submit(ALICE, SPEC).await.0, 201);
+    let (status, same) = submit(ALICE, &format!("# a comment\n{SPEC}")).await;
+    assert_eq!((status, &same["job"]["id"]), (200, &json!("mine")));
+    let (status, problem) = submit(ALICE, &SPEC.replace("nnodes: 1", "nnodes: 2")).await;
+    assert_eq!((status, &problem["code"]), (409, &json!("E0311")));
+    let (status, problem) = submit(BOB, SPEC).await;
+    assert_eq!(status, 409);
+    assert!(!problem.to_string().contains("alice"), "{problem}");
+    assert!(problem.get("job").is_none(), "{problem}");
+}
+
+#[tokio::test]
+async fn one_checkpoint_directory_has_one_live_job() {
+    let fixture = Fixture::start().await;
+    let spec = format!("{SPEC}checkpoint: {{dir: /mnt/shared/common/run-7}}\n");
+    let first = fixture.submit(ALICE, &spec).await;
+    let submit = async |token: &str| {
+        let request = fixture.request(Method::POST, "/api/v1/jobs", token).body(spec.clone());
+        request.send().await.unwrap().json::<Value>().await.unwrap()
+    };
+    let own = submit(ALICE).await;
+    assert_eq!((&own["status"], &own["code"]), (&json!(409), &json!("E0312")));
+    assert!(own["detail"].as_str().unwrap().contains(&first));
+    let foreign = submit(BOB).await;
+    assert_eq!(foreign["status"], 409);
+    assert!(!foreign.to_string().contains(&first), "{foreign}");
+}
+
+// ---------------------------------------------------------------- list, stop
+
+#[tokio::test]
+async fn lists_have_pages_and_filters() {
+    let fixture = Fixture::start().await;
+    let mut submitted = Vec::new();
+    for _ in 0..5 {
+        submitted.push(fixture.submit(ALICE, SPEC).await);
+    }
+    fixture.submit(BOB, SPEC).await;
+    let mut seen = Vec::new();
+    let mut path = "/api/v1/jobs?page_size=2".to_owned();
+    loop {
+        let page = fixture.get(&path, ALICE).await;
+        let jobs = page["jobs"].as_array().unwrap();
+        assert!(jobs.len() <= 2);
+        seen.extend(jobs.iter().map(|job| job["id"].as_str().unwrap().to_owned()));
+        let Some(token) = page["next_page_token"].as_str() else { break };
+        path = format!("/api/v1/jobs?page_size=2&page_token={token}");
+    }
+    submitted.reverse();
+    assert_eq!(seen, submitted, "newest first, own project only");
+    let count = async |query: &str, token| {
+        let list = fixture.get(&format!("/api/v1/jobs?{query}"), token).await;
+        list["jobs"].as_array().unwrap().len()
+    };
+    assert_eq!(count("", ADMIN).await, 6);
+    assert_eq!(count("user=bob", ADMIN).await, 1);
+    assert_eq!(count("state=running,pending", ADMIN).await, 6);
+    assert_eq!(count("state=RUNNING", ADMIN).await, 0);
+    for query in ["state=GONE", "page_size=0", "page_size=1001", "page_token=%21"] {
+        let problem = fixture.problem(Method::GET, &format!("/api/v1/jobs?{query}"), ADMIN).await;
+        assert_eq!((&problem["status"], &problem["code"]), (&json!(400), &json!("E0300")), "{query}");
+    }
+    let problem = fixture.problem(Method::GET, "/api/v1/jobs/j-", ALICE).await;
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(409), &json!("E0308")));
+}
+
+#[tokio::test]
+async fn a_waiting_job_is_stopped_at_once() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    let path = format!("/api/v1/jobs/{job}/stop");
+    let stop = fixture.request(Method::POST, &path, ALICE).body(r#"{"reason": "wrong data"}"#);
+    let response = stop.send().await.unwrap();
+    assert_eq!(response.status(), 202);
+    let answer: Value = response.json().await.unwrap();
+    assert_eq!(answer["job"]["state"], "CANCELLED");
+    assert_eq!(answer["job"]["reason"], "stopped by alice: wrong data");
+    let problem = fixture.problem(Method::POST, &path, ALICE).await;
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(409), &json!("E0314")));
+    let logs = fixture.request(Method::GET, &format!("/api/v1/jobs/{job}/logs"), ALICE);
+    let logs = logs.send().await.unwrap();
+    assert_eq!(logs.headers()["x-gangline-complete"], "true");
+    let stream = fixture.stream(&format!("/api/v1/jobs/{job}/logs/stream"), ALICE, None).await;
+    let events = stream.to_the_end().await;
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].name, "end");
+    assert_eq!(events[0].data["state"], "CANCELLED");
+}
+
+#[tokio::test]
+async fn a_stop_takes_only_what_it_knows() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    let path = format!("/api/v1/jobs/{job}/stop");
+    for (body, status) in [
+        (r#"{"force": true}"#.to_owned(), 422),
+        ("[".to_owned(), 422),
+        (json!({"reason": "x".repeat(1025)}).to_string(), 400),
+        ("x".repeat(65 << 10), 413),
+    ] {
+        let request = fixture.request(Method::POST, &path, ALICE).body(body);
+        assert_eq!(request.send().await.unwrap().status(), status);
+    }
+    assert_eq!(fixture.get(&format!("/api/v1/jobs/{job}"), ALICE).await["state"], "PENDING");
+}
+
+// ---------------------------------------------------------------- logs
+
+#[tokio::test]
+async fn a_log_is_followed_from_before_the_job_to_its_end() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    let path = format!("/api/v1/jobs/{job}/logs/stream");
+    let follower = fixture.stream(&path, ALICE, None).await;
+    let mut node = fixture.node("gpu-1").await;
+    let member = fixture.place(&job).await;
+    let text = format!("begin {}\u{20ac} end\n", "x".repeat(70_000));
+    fixture.write_log(&member, "output", text.as_bytes());
+    node.report_running(&member).await;
+    node.report_success(&member).await;
+
+    let events = follower.to_the_end().await;
+    let (end, logs) = events.split_last().unwrap();
+    assert_eq!(end.name, "end");
+    assert_eq!(end.data["state"], "SUCCEEDED", "{:?}", end.data);
+    assert_eq!(end.data["complete"], true);
+    let mut next = 0;
+    let mut seen = String::new();
+    for event in logs {
+        let piece = event.data["text"].as_str().unwrap();
+        assert!(piece.len() <= 64 << 10);
+        assert_eq!(event.data["offset"], next);
+        next += piece.len();
+        assert_eq!(event.id.as_deref(), Some(next.to_string().as_str()));
+        assert_eq!(event.data["attempt"], 1);
+        seen.push_str(piece);
+    }
+    assert!(logs.len() >= 3, "one event holds too much");
+    assert_eq!(seen, text);
+
+    let resumed = fixture.stream(&path, ALICE, Some(70_000)).await.to_the_end().await;
+    assert_eq!(resumed[0].data["text"], text[70_000..]);
+    let other = format!("{path}?since=70000&since_attempt=2");
+    let restarted = fixture.stream(&other, ALICE, None).await.to_the_end().await;
+    assert_eq!(restarted[0].data["offset"], 0);
+    let view = fixture.get(&format!("/api/v1/jobs/{job}"), ALICE).await;
+    assert_eq!(view["exit_code"], 0);
+    assert_eq!(view["nodes"], json!(["gpu-1"]));
+    assert_eq!(view["members"][0]["end"]["text"], "exited with code 0");
+    assert_eq!(view["attempt_list"][0]["outcome"], "SUCCEEDED");
+}
+
+#[tokio::test]
+async fn a_log_is_read_in_pieces() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    let mut node = fixture.node("gpu-1").await;
+    let member = fixture.place(&job).await;
+    fixture.write_log(&member, "output", "a\u{20ac}b\u{1b}[31m\u{20ac}".as_bytes());
+    node.report_running(&member).await;
+    let read = async |query: &str| {
+        let path = format!("/api/v1/jobs/{job}/logs{query}");
+        let response = fixture.request(Method::GET, &path, ALICE).send().await.unwrap();
+        assert_eq!(response.status(), 200, "{query}");
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        let headers = ["next-offset", "total-bytes", "complete"].map(|h| header(&format!("x-gangline-{h}")));
+        (headers, response.text().await.unwrap())
+    };
+    let (headers, text) = read("?limit=3").await;
+    assert_eq!((headers, text.as_str()), (["1", "13", "false"].map(str::to_owned), "a"));
+    let (headers, text) = read("?offset=1").await;
+    assert_eq!(headers, ["13", "13", "false"]);
+    assert_eq!(text, "\u{20ac}b\u{1b}[31m\u{20ac}");
+    node.report_success(&member).await;
+    let (headers, text) = read("?offset=13&rank=0&attempt=1").await;
+    assert_eq!((headers, text.as_str()), (["13", "13", "true"].map(str::to_owned), ""));
+    let (headers, _) = read("?limit=0").await;
+    assert_eq!(headers, ["0", "13", "false"]);
+    for query in ["rank=1", "rank=head", "rank=-1", "attempt=0", "offset=-1"] {
+        let path = format!("/api/v1/jobs/{job}/logs?{query}");
+        assert_eq!(fixture.problem(Method::GET, &path, ALICE).await["status"], 400, "{query}");
+    }
+}
+
+// ---------------------------------------------------------------- nodes, tokens
+
+#[tokio::test]
+async fn a_node_shows_only_the_jobs_of_the_caller() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, &SPEC.replace("gpus_per_node: 0", "gpus_per_node: 1")).await;
+    let mut node = fixture.node("gpu-1").await;
+    let member = fixture.place(&job).await;
+    node.report_running(&member).await;
+    let own = fixture.get("/api/v1/nodes/gpu-1", ALICE).await;
+    assert_eq!((&own["state"], &own["gpus_in_use"]), (&json!("mixed"), &json!(1)));
+    assert_eq!((&own["jobs"], &own["gpus"][0]["job"]), (&json!([job]), &json!(job)));
+    assert_eq!(own["members"][0]["phase"], "running");
+    assert_eq!(own["doctor"][0]["check"], "shm");
+    let foreign = fixture.get("/api/v1/nodes/gpu-1", BOB).await;
+    assert_eq!(foreign["gpus"][0]["in_use"], true);
+    assert!(!foreign.to_string().contains(&job), "{foreign}");
+    let list = fixture.get("/api/v1/nodes", BOB).await;
+    assert_eq!(list["nodes"][0]["name"], "gpu-1");
+    assert!(list["nodes"][0].get("doctor").is_none());
+
+    let revoke = fixture.request(Method::POST, "/api/v1/nodes/gpu-1/revoke", ADMIN);
+    let revoked: Value = revoke.send().await.unwrap().json().await.unwrap();
+    assert_eq!(revoked["state"], "revoked");
+    let problem = fixture.problem(Method::POST, "/api/v1/nodes/none/revoke", ADMIN).await;
+    assert_eq!((&problem["status"], &problem["code"]), (&json!(404), &json!("E0307")));
+}
+
+#[tokio::test]
+async fn tokens_are_made_by_admins_and_work() {
+    let fixture = Fixture::start().await;
+    let make = async |body: Value| {
+        let request = fixture.request(Method::POST, "/api/v1/tokens", ADMIN).body(body.to_string());
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json::<Value>().await.unwrap())
+    };
+    let (status, join) = make(json!({"kind": "join", "uses": 2, "ttl_s": 600, "pool": null})).await;
+    assert_eq!(status, 201);
+    let token: JoinToken = join["token"].as_str().unwrap().parse().unwrap();
+    assert_eq!((token.pin, token.id.as_str()), ([7; 32], join["id"].as_str().unwrap()));
+    assert!(join["expires"].as_str().unwrap().ends_with('Z'));
+    let wish = json!({"kind": "api", "name": "carol-1", "user": "carol", "project": "rlhf", "role": "member"});
+    let (status, made) = make(wish).await;
+    assert_eq!(status, 201);
+    let who = fixture.get("/api/v1/whoami", made["token"].as_str().unwrap()).await;
+    assert_eq!(who, json!({"user": "carol", "project": "rlhf", "role": "member"}));
+    for wrong in [
+        json!({"kind": "join", "uses": 0}),
+        json!({"kind": "join", "ttl_s": 1}),
+        json!({"kind": "join", "pool": "../x"}),
+        json!({"kind": "join", "use": 1}),
+        json!({"kind": "api", "name": "", "user": "u", "project": "p", "role": "member"}),
+        json!({"kind": "api", "name": "n", "user": "u", "project": "p", "role": "root"}),
+        json!({"kind": "other"}),
+        json!([]),
+    ] {
+        let (status, problem) = make(wrong.clone()).await;
+        assert_eq!(status, 422, "{wrong}: {problem}");
+    }
+}
+
+// ---------------------------------------------------------------- the document
+
+#[tokio::test]
+async fn the_document_is_served_and_lists_every_route() {
+    let fixture = Fixture::start().await;
+    let served = fixture.get("/api/v1/openapi.json", "").await;
+    for (method, path, access) in route_list() {
+        let operation = &served["paths"][&path][method.as_str().to_lowercase()];
+        assert!(operation.is_object(), "{method} {path} is not in the document");
+        let open = operation["security"] == json!([{}]);
+        assert_eq!(open, access == Access::Open, "{method} {path}");
+    }
+}
+
+#[test]
+fn the_committed_document_is_the_generated_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+    let generated = document() + "\n";
+    if std::env::var_os("GANGLINE_UPDATE_OPENAPI").is_some() {
+        std::fs::write(path, &generated).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == generated,
+        "coordinator/openapi.json is not what the handlers say. If the change is meant: \
+         GANGLINE_UPDATE_OPENAPI=1 cargo test -p gangline-coordinator --test api document"
+    );
+}

@@ -1,0 +1,235 @@
+//! What the coordinator decides, as stories.
+
+mod support;
+
+use gangline_coordinator::core::effect::{Answer, Rejected};
+use gangline_coordinator::core::event::EntrypointFact;
+use gangline_coordinator::core::gang::{EndHow, GangState, Phase};
+use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::node::Reachability;
+use support::{Fleet, ended};
+
+const COMMAND: &str = "{name: c, resources: {nnodes: 2, gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"]}";
+const RAY: &str = "{name: r, resources: {nnodes: 2, gpus_per_node: 4}, run: python x.py}";
+
+fn two_workers() -> Fleet {
+    let mut fleet = Fleet::new();
+    fleet.add_node("a", 4, false);
+    fleet.add_node("b", 4, false);
+    fleet
+}
+
+#[test]
+fn a_command_gang_runs_and_leaves_nothing() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    assert_eq!(fleet.state("j1"), JobState::Starting);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    fleet.exit_ranks("j1", 0);
+    assert_eq!(fleet.state("j1"), JobState::Succeeded);
+    assert!(fleet.core.gangs().all(|gang| gang.state == GangState::Stopped));
+    assert!(fleet.agents.values().all(|agent| agent.members.is_empty()));
+}
+
+#[test]
+fn two_gangs_share_two_nodes_on_disjoint_gpus_and_ports() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.submit("j2", COMMAND.replace("name: c", "name: d").as_str());
+    fleet.settle();
+    assert_eq!((fleet.state("j1"), fleet.state("j2")), (JobState::Running, JobState::Running));
+    fleet.stop("j1");
+    fleet.settle();
+    assert_eq!((fleet.state("j1"), fleet.state("j2")), (JobState::Cancelled, JobState::Running));
+    fleet.exit_ranks("j2", 0);
+    assert_eq!(fleet.state("j2"), JobState::Succeeded);
+}
+
+#[test]
+fn all_or_nothing_waits_in_order_and_says_why() {
+    let mut fleet = two_workers();
+    fleet.submit("big", &RAY.replace("nnodes: 2", "nnodes: 3"));
+    fleet.submit("small", COMMAND);
+    assert_eq!(fleet.state("big"), JobState::Pending);
+    assert!(fleet.job("big").reason.contains("2 of 2 fit now"), "{}", fleet.job("big").reason);
+    assert_eq!(fleet.job("small").reason, "waits behind big");
+    fleet.stop("big");
+    assert_eq!(fleet.state("big"), JobState::Cancelled);
+    assert_eq!(fleet.state("small"), JobState::Starting);
+}
+
+#[test]
+fn the_head_goes_to_the_head_node_and_has_no_gpu() {
+    let mut fleet = two_workers();
+    fleet.add_node("h", 0, true);
+    fleet.submit("j1", RAY);
+    let gang = fleet.core.gangs().next().unwrap().clone();
+    let head = &gang.members[&gangline_common::ids::MemberId::Head];
+    assert_eq!(head.node.as_str(), "n-h");
+    assert!(head.gpus.is_empty() && head.cpus_milli == 0);
+    assert_eq!(gang.members.len(), 3);
+}
+
+#[test]
+fn a_ray_job_runs_when_its_entrypoint_runs() {
+    let mut fleet = two_workers();
+    fleet.add_node("h", 0, true);
+    fleet.submit("j1", RAY);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Starting);
+    let head = fleet.agents.get_mut("h").unwrap();
+    head.entrypoints.insert("j1-1".into(), EntrypointFact::Running);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    let head = fleet.agents.get_mut("h").unwrap();
+    head.entrypoints.insert("j1-1".into(), EntrypointFact::Succeeded);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Succeeded);
+}
+
+#[test]
+fn a_dead_member_fails_the_attempt_and_names_the_node() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", RAY);
+    fleet.settle();
+    let agent = fleet.agents.get_mut("b").unwrap();
+    for (key, phase) in &mut agent.members {
+        if key.member != gangline_common::ids::MemberId::Head {
+            *phase = ended(EndHow::Exited { code: 1 }, false);
+        }
+    }
+    fleet.report("b");
+    assert_eq!(fleet.state("j1"), JobState::Stopping);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Failed);
+    let reason = fleet.job("j1").reason.clone();
+    assert!(reason.contains("on b exited with code 1"), "{reason}");
+}
+
+#[test]
+fn silence_is_a_state_and_the_gang_runs_on() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    fleet.disconnect("b");
+    for _ in 0..60 {
+        fleet.wait_ms(1000);
+        fleet.heartbeat("a");
+    }
+    assert_eq!(fleet.node("b").reachability, Reachability::Lost);
+    assert_eq!(fleet.node("a").reachability, Reachability::Reachable);
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    fleet.connect("b");
+    fleet.settle();
+    assert_eq!(fleet.node("b").reachability, Reachability::Reachable);
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    assert_eq!(fleet.core.gangs().next().unwrap().epoch.n, 1);
+    fleet.exit_ranks("j1", 0);
+    assert_eq!(fleet.state("j1"), JobState::Succeeded);
+}
+
+#[test]
+fn a_lost_node_keeps_its_share_but_not_the_job() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    fleet.disconnect("b");
+    fleet.stop("j1");
+    for _ in 0..40 {
+        fleet.deliver("a");
+        fleet.report("a");
+        fleet.wait_ms(1000);
+        fleet.heartbeat("a");
+    }
+    assert_eq!(fleet.state("j1"), JobState::Cancelled);
+    fleet.submit("j2", COMMAND);
+    assert_eq!(fleet.state("j2"), JobState::Pending);
+    fleet.connect("b");
+    fleet.settle();
+    assert_eq!(fleet.state("j2"), JobState::Running);
+}
+
+#[test]
+fn a_busy_port_costs_no_attempt() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    let first = fleet.core.gangs().next().unwrap().clone();
+    fleet.deliver("a");
+    fleet.deliver("b");
+    let agent = fleet.agents.get_mut("a").unwrap();
+    for phase in agent.members.values_mut() {
+        let reason = "port taken".to_owned();
+        *phase = ended(EndHow::Refused { reason, busy_port: Some(20_000) }, false);
+    }
+    fleet.report("a");
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    let second = fleet.core.gangs().next().unwrap().clone();
+    assert_eq!((second.epoch.n, fleet.job("j1").attempts), (2, 1));
+    for (id, member) in &second.members {
+        assert!(!member.ports.overlaps(&first.members[id].ports) || first.members[id].node.as_str() != "n-a");
+    }
+}
+
+#[test]
+fn a_cancel_during_a_rollback_sticks() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.deliver("a");
+    fleet.deliver("b");
+    for phase in fleet.agents.get_mut("a").unwrap().members.values_mut() {
+        let reason = "port taken".to_owned();
+        *phase = ended(EndHow::Refused { reason, busy_port: Some(20_000) }, false);
+    }
+    fleet.report("a");
+    assert_eq!(fleet.state("j1"), JobState::Stopping);
+    assert_eq!(fleet.stop("j1"), Answer::Stopping);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Cancelled);
+}
+
+#[test]
+fn a_gang_that_never_gets_ready_fails_with_the_missing() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", RAY);
+    for _ in 0..130 {
+        fleet.wait_ms(1000);
+        fleet.heartbeat("a");
+        fleet.heartbeat("b");
+    }
+    assert_eq!(fleet.state("j1"), JobState::Stopping);
+    assert!(fleet.job("j1").reason.contains("not acknowledged within 120 s by a, b"));
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Failed);
+}
+
+#[test]
+fn one_checkpoint_directory_has_one_live_job() {
+    let mut fleet = two_workers();
+    let spec = COMMAND.replace("name: c", "name: c, checkpoint: {dir: /nfs/ckpt}");
+    fleet.submit("j1", &spec);
+    let answer = fleet.submit("j2", &spec);
+    assert!(matches!(answer, Answer::Rejected(Rejected::CheckpointInUse { job, .. }) if job.as_str() == "j1"));
+}
+
+#[test]
+fn a_restored_core_goes_on() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    std::mem::swap(&mut fleet.core, &mut fleet.replayed);
+    fleet.replayed = gangline_coordinator::core::Core::new(1, fleet.now);
+    for write in support::stored(&fleet.core) {
+        fleet.replayed.restore(write);
+    }
+    fleet.connect("a");
+    fleet.connect("b");
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    let phases = fleet.agents.values().flat_map(|agent| agent.members.values());
+    assert!(phases.clone().count() == 2);
+    assert!(phases.clone().all(|phase| matches!(phase, Phase::Running { .. })));
+    fleet.exit_ranks("j1", 0);
+    assert_eq!(fleet.state("j1"), JobState::Succeeded);
+}

@@ -1,0 +1,135 @@
+//! Seeded random histories: faults in any order, every invariant after every step, then healing.
+
+mod support;
+
+use gangline_coordinator::core::event::EntrypointFact;
+use gangline_coordinator::core::gang::{EndHow, Phase};
+use gangline_coordinator::core::job::JobState;
+use support::{Fleet, ended};
+
+/// A small generator (xorshift), so that a seed is the whole story.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+const NAMES: [&str; 4] = ["a", "b", "c", "h"];
+
+fn history(seed: u64, events: u32) {
+    let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut fleet = Fleet::new();
+    for name in NAMES {
+        fleet.add_node(name, if name == "h" { 0 } else { 4 }, name == "h");
+    }
+    let mut jobs: Vec<String> = Vec::new();
+    for _ in 0..events {
+        let name = NAMES[random.below(4) as usize];
+        match random.below(16) {
+            0 if jobs.len() < 60 => {
+                let id = format!("j{}", jobs.len());
+                let nodes = 1 + random.below(3);
+                let gpus = random.below(5);
+                let launcher = ["ray", "command"][random.below(2) as usize];
+                fleet.submit(
+                    &id,
+                    &format!(
+                        "{{name: x, resources: {{nnodes: {nodes}, gpus_per_node: {gpus}}}, \
+                         launcher: {{type: {launcher}}}, command: [x]}}"
+                    ),
+                );
+                jobs.push(id);
+            }
+            1 if !jobs.is_empty() && random.below(4) == 0 => {
+                let id = jobs[random.below(jobs.len() as u64) as usize].clone();
+                fleet.stop(&id);
+            }
+            2..=5 => fleet.deliver(name),
+            6 | 7 => fleet.agents.get_mut(name).unwrap().run_processes(),
+            8 | 9 => fleet.report(name),
+            10 => end_one(&mut fleet, name, &mut random),
+            11 => fleet.disconnect(name),
+            12 => {
+                if fleet.session(name).is_none() {
+                    fleet.connect(name);
+                }
+            }
+            13 => fleet.heartbeat(name),
+            14 => {
+                let ms = random.below(5_000);
+                fleet.wait_ms(ms);
+            }
+            _ => entrypoints_move(&mut fleet, &jobs, &mut random),
+        }
+    }
+    heal(&mut fleet, &jobs, seed);
+}
+
+fn end_one(fleet: &mut Fleet, name: &str, random: &mut Random) {
+    let agent = fleet.agents.get_mut(name).unwrap();
+    let running = agent.members.iter_mut().find(|(_, phase)| phase.holds_resources());
+    if let Some((_, phase)) = running {
+        let how = match random.below(4) {
+            0 => EndHow::Exited { code: 1 },
+            1 => EndHow::Signalled { signal: 9 },
+            2 if *phase == Phase::Starting => {
+                EndHow::Refused { reason: "busy".into(), busy_port: Some(20_001) }
+            }
+            _ => EndHow::Exited { code: 0 },
+        };
+        *phase = ended(how, false);
+    }
+}
+
+fn entrypoints_move(fleet: &mut Fleet, jobs: &[String], random: &mut Random) {
+    if let Some(id) = jobs.get(random.below(jobs.len().max(1) as u64) as usize) {
+        let operation = format!("{id}-{}", fleet.job(id).attempts);
+        let fact = match random.below(3) {
+            0 => EntrypointFact::Running,
+            1 => EntrypointFact::Succeeded,
+            _ => EntrypointFact::Failed { cause: "exit 1".into() },
+        };
+        for agent in fleet.agents.values_mut() {
+            agent.entrypoints.entry(operation.clone()).or_insert(fact.clone());
+        }
+    }
+}
+
+/// I18-I20: with faults gone and every job stopped, every job ends and nothing runs.
+fn heal(fleet: &mut Fleet, jobs: &[String], seed: u64) {
+    for name in NAMES {
+        if fleet.session(name).is_none() {
+            fleet.connect(name);
+        }
+    }
+    for id in jobs {
+        fleet.stop(id);
+    }
+    for _ in 0..5 {
+        fleet.settle();
+        fleet.wait_ms(1_000);
+        for name in NAMES {
+            fleet.heartbeat(name);
+        }
+    }
+    for id in jobs {
+        let state: JobState = fleet.state(id);
+        assert!(state.is_terminal(), "seed {seed}: {id} is {state:?}");
+    }
+    for (name, agent) in &fleet.agents {
+        assert!(agent.members.is_empty(), "seed {seed}: {name} still has {:?}", agent.members);
+    }
+}
+
+#[test]
+fn random_histories_keep_every_invariant() {
+    let seeds = std::env::var("GANGLINE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    for seed in 1..=seeds {
+        history(seed, 400);
+    }
+}
