@@ -56,12 +56,8 @@ pub fn resolve_paths(
 
 /// The directory without trailing slashes, when it lies below an allowed root.
 fn allowed(directory: &str, rules: &PathRules) -> Result<String, SpecErrors> {
-    let roots: Vec<&str> = rules
-        .shared_root
-        .iter()
-        .chain(&rules.extra_roots)
-        .map(|root| trimmed(root))
-        .collect();
+    let roots: Vec<&str> =
+        rules.shared_root.iter().chain(&rules.extra_roots).map(|root| trimmed(root)).collect();
     if roots.is_empty() {
         let message = "this coordinator has no shared root, so no job can name a directory for \
                        training checkpoints"
@@ -80,10 +76,8 @@ fn allowed(directory: &str, rules: &PathRules) -> Result<String, SpecErrors> {
         return Ok(directory.to_owned());
     }
     let message = format!("`{directory}` is not below a directory that jobs may use");
-    let hint = format!(
-        "name a directory below {}, without `..`, `.` or empty parts",
-        roots.join(" or ")
-    );
+    let hint =
+        format!("name a directory below {}, without `..`, `.` or empty parts", roots.join(" or "));
     Err(refusal(message, hint))
 }
 
@@ -121,9 +115,9 @@ pub fn job_request(spec: &JobSpec, paths: ResolvedPaths, submit_command: String)
     }
 }
 
-/// Thousandths of a CPU; a share that is not zero stays one. The conversion saturates.
+/// Thousandths of a CPU, of which a valid spec asks at least one. The conversion saturates.
 fn milli(cpus: f64) -> u32 {
-    ((cpus * 1000.0).round() as u32).max(1)
+    (cpus * 1000.0).round() as u32
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -188,7 +182,8 @@ mod tests {
 
     #[test]
     fn a29_directories_outside_the_roots_are_refused() {
-        let outside = ["/etc", "/mnt/shared/../etc", "/mnt/sharedother/x", "/mnt/shared", "/fast//x"];
+        let outside =
+            ["/etc", "/mnt/shared/../etc", "/mnt/sharedother/x", "/mnt/shared", "/fast//x"];
         for dir in outside {
             let error = checkpoint(Some(dir), &rules()).unwrap_err();
             let hint = error.errors[0].hint.as_deref().unwrap();
@@ -202,11 +197,11 @@ mod tests {
     #[test]
     fn a_request_keeps_what_was_written() {
         let mut spec = spec(None);
-        spec.resources.cpus_per_node = Some(0.0001);
+        spec.resources.cpus_per_node = Some(1.5);
         spec.env.insert("LR".to_owned(), Some("1e-6".to_owned()));
         let request = job_request(&spec, ResolvedPaths::default(), "gangline submit".to_owned());
         assert_eq!(request.name, "train-sft");
-        assert_eq!(request.cpus_milli, Some(1));
+        assert_eq!(request.cpus_milli, Some(1500));
         assert_eq!(request.env, [("LR".to_owned(), "1e-6".to_owned())]);
         assert_eq!(request.argv, ["python", "/code/Train_SFT.py"]);
         assert_eq!(gangline_spec::parse(&request.spec_json).unwrap(), spec);

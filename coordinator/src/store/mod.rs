@@ -2,14 +2,26 @@
 //!
 //! A failed commit is never retried: the process ends and state is rebuilt from the file. A file
 //! that is truncated, damaged or newer than this build is refused at open, by name.
+//!
+//! redb alone would take a damaged file whose last close was clean, so every open begins with a
+//! trial run that reads and checks all of it and writes nothing. One damage cannot be seen: after
+//! a crash, the flipped bit that names the newest commit looks like a crash during that commit,
+//! and the state before it is opened.
 
 pub mod record;
 mod request;
+mod trial;
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition,
+};
 
+use self::trial::TrialBackend;
 use crate::core::effect::Write;
 
 type Table = TableDefinition<'static, &'static str, &'static [u8]>;
@@ -26,6 +38,8 @@ const ENTITIES: [Table; 7] = [JOIN_TOKENS, API_TOKENS, IDEMPOTENCY, NODES, JOBS,
 
 /// Layout of the whole store; a file with another number is refused.
 pub const STORE_VERSION: u32 = 1;
+/// Page cache of the trial run at open.
+const TRIAL_CACHE_BYTES: usize = 64 << 20;
 
 /// The store cannot be used. `Refused` and `Corrupt` come from opening, `Failed` from running.
 #[derive(Debug, thiserror::Error)]
@@ -63,56 +77,49 @@ pub struct Store {
 impl Store {
     /// Opens or creates `path`. `expected` says that this coordinator has served before: then a
     /// missing file is a loss, not a beginning.
+    ///
+    /// # Errors
+    /// `Refused` or `Corrupt`; the file is then as it was.
     pub fn open(path: &Path, expected: bool, cluster: &str) -> Result<Store, StoreError> {
         let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
-        let exists = path.exists();
-        if !exists && expected {
+        if path.try_exists().map_err(|e| refused(e.to_string()))? {
+            try_out(path)?;
+            let database = Database::open(path).map_err(|e| refused(why(&e)))?;
+            return Store::over(path, database);
+        }
+        if expected {
             return Err(refused("the file is missing although this coordinator has a CA".into()));
         }
-        if exists && std::fs::metadata(path).is_ok_and(|m| m.len() == 0) {
-            return Err(refused("the file is empty (truncated)".to_owned()));
-        }
-        let database = Database::create(path).map_err(|e| refused(e.to_string()))?;
+        Store::create(path, cluster)
+    }
+
+    /// Makes an empty store under another name and gives it its own when it is whole, so that a
+    /// crash in between leaves no half-made store behind.
+    fn create(path: &Path, cluster: &str) -> Result<Store, StoreError> {
+        let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
+        let unfinished = path.with_extension("new");
+        let boot_id = gangline_common::time::boot_id().unwrap_or_default();
         let mut store = Store {
             path: path.to_owned(),
-            database,
-            meta: Meta {
-                era: 1,
-                cluster: cluster.to_owned(),
-                boot_id: gangline_common::time::boot_id().unwrap_or_default(),
-            },
+            database: begin(&unfinished, path).map_err(refused)?,
+            meta: Meta { era: 1, cluster: cluster.to_owned(), boot_id },
         };
-        if exists {
-            store.read_meta()?;
-        } else {
-            store.transact(|transaction| {
-                for table in ENTITIES {
-                    transaction.open_table(table).map_err(|e| e.to_string())?;
-                }
-                Ok(())
-            })?;
-            store.write_meta()?;
-            restrict(path);
-        }
+        store.transact(|transaction| {
+            for table in ENTITIES {
+                transaction.open_table(table).map_err(|e| e.to_string())?;
+            }
+            Ok(())
+        })?;
+        store.write_meta()?;
+        publish(&unfinished, path).map_err(|e| refused(e.to_string()))?;
         Ok(store)
     }
 
-    fn read_meta(&mut self) -> Result<(), StoreError> {
-        let refused = |reason: String| StoreError::Refused { path: self.path.clone(), reason };
-        let read = self.database.begin_read().map_err(|e| refused(e.to_string()))?;
-        let table = read
-            .open_table(META)
-            .map_err(|_| refused("it is not a store of a coordinator".to_owned()))?;
-        let row = table.get("meta").map_err(|e| refused(e.to_string()))?;
-        let row = row.ok_or_else(|| refused("it has no header record".to_owned()))?;
-        let (version, meta) = record::decode_meta(row.value()).map_err(refused)?;
-        if version != STORE_VERSION {
-            return Err(refused(format!(
-                "it has layout {version}, this build reads layout {STORE_VERSION}"
-            )));
-        }
-        self.meta = meta;
-        Ok(())
+    /// The store in `database`, when its header record is one of ours.
+    fn over(path: &Path, database: Database) -> Result<Store, StoreError> {
+        let meta = read_meta(&database)
+            .map_err(|reason| StoreError::Refused { path: path.to_owned(), reason })?;
+        Ok(Store { path: path.to_owned(), database, meta })
     }
 
     /// Stores the header record with the current boot id.
@@ -176,12 +183,70 @@ impl Store {
     }
 }
 
-/// The store holds token hashes and Ray's token seeds: its owner's business only.
-fn restrict(path: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    if let Err(error) = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {
-        tracing::warn!(path = %path.display(), %error, "cannot restrict the store file's mode");
+fn read_meta(database: &Database) -> Result<Meta, String> {
+    let read = database.begin_read().map_err(|e| e.to_string())?;
+    let table =
+        read.open_table(META).map_err(|_| "it is not a store of a coordinator".to_owned())?;
+    let row = table.get("meta").map_err(|e| e.to_string())?.ok_or("it has no header record")?;
+    let (version, meta) = record::decode_meta(row.value())?;
+    if version != STORE_VERSION {
+        return Err(format!("it has layout {version}, this build reads layout {STORE_VERSION}"));
     }
+    Ok(meta)
+}
+
+/// Reads every page and every record of the file at `path` and changes nothing.
+fn try_out(path: &Path) -> Result<(), StoreError> {
+    let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
+    let file = File::options().read(true).write(true).open(path);
+    let file = file.map_err(|e| refused(e.to_string()))?;
+    if file.metadata().map_err(|e| refused(e.to_string()))?.len() == 0 {
+        return Err(refused("the file is empty (truncated)".to_owned()));
+    }
+    let run = || {
+        let backend = TrialBackend::new(file).map_err(|e| refused(why(&e)))?;
+        let mut database = Database::builder()
+            .set_cache_size(TRIAL_CACHE_BYTES)
+            .create_with_backend(backend)
+            .map_err(|e| refused(why(&e)))?;
+        if !database.check_integrity().map_err(|e| refused(why(&e)))? {
+            return Err(refused("its pages contradict each other".to_owned()));
+        }
+        Store::over(path, database)?.load().map(drop)
+    };
+    // redb loads parts of a file before it checks them and can panic there. Nothing of the trial
+    // is used again, and nothing of it reached the file.
+    catch_unwind(AssertUnwindSafe(run))
+        .unwrap_or_else(|_| Err(refused("its pages are damaged".to_owned())))
+}
+
+fn why(error: &DatabaseError) -> String {
+    match error {
+        DatabaseError::DatabaseAlreadyOpen => "another process has it open".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// An empty database at `unfinished`, over whatever a start that did not end well has left there.
+/// It will hold token hashes and the seeds of Ray's tokens: its owner's business only.
+fn begin(unfinished: &Path, path: &Path) -> Result<Database, String> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(unfinished).map_err(|e| e.to_string())?;
+    file.try_lock().map_err(|_| "another process is making it".to_owned())?;
+    // Under the lock: a process that was faster may have given the file its name already.
+    if path.try_exists().map_err(|e| e.to_string())? {
+        return Err("another process has just made it".to_owned());
+    }
+    file.set_len(0).map_err(|e| e.to_string())?;
+    Database::builder().create_file(file).map_err(|e| why(&e))
+}
+
+/// Gives a finished store its name, durably.
+fn publish(finished: &Path, path: &Path) -> std::io::Result<()> {
+    std::fs::rename(finished, path)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn apply(transaction: &redb::WriteTransaction, write: &Write) -> Result<(), String> {

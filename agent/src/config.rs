@@ -1,0 +1,518 @@
+//! Configuration: defaults, then a TOML file, then flags. Read once, into types that cannot be
+//! wrong; everything that is wrong is reported at once, with what to do about it.
+//!
+//! `packaging/agent.toml` is the reference; a test compares it with `Config::default()`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use gangline_common::ids::PortBlock;
+use gangline_common::wire::v1::NodeRole;
+use toml::Value;
+
+/// The documented defaults.
+pub const DEFAULT_FILE: &str = include_str!("../../packaging/agent.toml");
+/// Port of a coordinator whose address names none.
+pub const DEFAULT_PORT: u16 = 8265;
+/// Longest temp root, in bytes: Ray's sockets below it must stay under the kernel's 107.
+const TEMP_ROOT_BYTES: usize = 40;
+/// Fewest ports that make one block.
+const MIN_PORTS: u32 = 256;
+/// Most labels, and most variables for Ray.
+const MAX_PAIRS: usize = 64;
+
+/// What the agent was told about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    pub coordinator: Option<CoordinatorAddress>,
+    pub state_dir: PathBuf,
+    pub temp_root: PathBuf,
+    pub name: Option<String>,
+    pub roles: Vec<NodeRole>,
+    pub pool: Option<String>,
+    pub node_address: Option<IpAddr>,
+    pub python: PathBuf,
+    pub nvml_library: Option<PathBuf>,
+    pub ports: PortBlock,
+    pub shared_root: Option<PathBuf>,
+    pub object_store_bytes: Option<u64>,
+    pub on_sigterm: OnSigterm,
+    pub labels: BTreeMap<String, String>,
+    pub ray_env: BTreeMap<String, String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            coordinator: None,
+            state_dir: "/var/lib/gangline/agent".into(),
+            temp_root: "/tmp/gangline".into(),
+            name: None,
+            roles: vec![NodeRole::Worker],
+            pool: None,
+            node_address: None,
+            python: "python3".into(),
+            nvml_library: None,
+            ports: PortBlock { base: 20000, size: 12768 },
+            shared_root: None,
+            object_store_bytes: None,
+            on_sigterm: OnSigterm::Auto,
+            labels: BTreeMap::new(),
+            ray_env: BTreeMap::new(),
+        }
+    }
+}
+
+/// What SIGTERM means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSigterm {
+    /// `Stop` as process 1, else `Leave`.
+    Auto,
+    Leave,
+    Stop,
+}
+
+/// Host name or address, and UDP port, of the coordinator; resolved at each dial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CoordinatorAddress {
+    pub host: String,
+    pub port: u16,
+}
+
+impl fmt::Display for CoordinatorAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl CoordinatorAddress {
+    /// Reads `HOST`, `HOST:PORT` or `[V6]:PORT`, with or without `quic://`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("quic://").unwrap_or(text).trim_end_matches('/');
+        let (host, port) = match rest.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']')?;
+                host.parse::<std::net::Ipv6Addr>().ok()?;
+                (host, port.strip_prefix(':'))
+            }
+            None => match rest.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (rest, None),
+            },
+        };
+        let port = port.map_or(Some(DEFAULT_PORT), |port| port.parse().ok())?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        let ok = port != 0 && (1..=253).contains(&host.len()) && host.chars().all(plain);
+        ok.then(|| CoordinatorAddress { host: host.to_owned(), port })
+    }
+}
+
+/// Everything that is wrong, one line each.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the configuration cannot be used:\n  {}", .0.join("\n  "))]
+pub struct ConfigErrors(pub Vec<String>);
+
+impl Config {
+    /// Reads `file` when there is one; keys in `flags` go before it.
+    pub fn load(file: Option<&Path>, flags: toml::Table) -> Result<Config, ConfigErrors> {
+        let mut reader = Reader::default();
+        if let Some(path) = file {
+            reader.add_file(path)?;
+        }
+        reader.add(flags, Source::Flag);
+        reader.config()
+    }
+}
+
+// ---------------------------------------------------------------- reading
+
+#[derive(Debug, Clone)]
+enum Source {
+    File(PathBuf),
+    Flag,
+}
+
+/// Takes values out of tables one key at a time and collects what is wrong.
+#[derive(Default)]
+struct Reader {
+    values: BTreeMap<String, (Value, Source)>,
+    wrong: Vec<String>,
+    /// Keys that were asked for: all that exist.
+    known: Vec<&'static str>,
+}
+
+impl Reader {
+    fn add_file(&mut self, path: &Path) -> Result<(), ConfigErrors> {
+        let unreadable = |reason: String| {
+            ConfigErrors(vec![format!(
+                "{}: {reason}; packaging/agent.toml shows the form",
+                path.display()
+            )])
+        };
+        let text = std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))?;
+        let table = text.parse::<toml::Table>().map_err(|e| unreadable(e.to_string()))?;
+        self.add(table, Source::File(path.to_owned()));
+        Ok(())
+    }
+
+    fn add(&mut self, table: toml::Table, source: Source) {
+        for (key, value) in table {
+            match (self.values.get_mut(&key), value) {
+                // Pairs of both places count; of equal names the later.
+                (Some((Value::Table(before), _)), Value::Table(after)) => before.extend(after),
+                (_, value) => {
+                    self.values.insert(key, (value, source.clone()));
+                }
+            }
+        }
+    }
+
+    fn config(mut self) -> Result<Config, ConfigErrors> {
+        let default = Config::default();
+        let config = Config {
+            coordinator: self.text("coordinator", "write HOST:PORT", |text| {
+                CoordinatorAddress::parse(text).ok_or("is not the address of a coordinator")
+            }),
+            state_dir: self.directory("state_dir").unwrap_or(default.state_dir),
+            temp_root: self.temp_root().unwrap_or(default.temp_root),
+            name: self.name("name"),
+            roles: self.roles().unwrap_or(default.roles),
+            pool: self.name("pool"),
+            node_address: self.node_address(),
+            python: self.path("python").unwrap_or(default.python),
+            nvml_library: self.path("nvml_library"),
+            ports: self
+                .text("ports", "write FIRST-LAST, such as 20000-32767", parse_ports)
+                .unwrap_or(default.ports),
+            shared_root: self.directory("shared_root"),
+            object_store_bytes: self.bytes("object_store_bytes"),
+            on_sigterm: self
+                .text("on_sigterm", "write \"auto\", \"leave\" or \"stop\"", |text| match text {
+                    "auto" => Ok(OnSigterm::Auto),
+                    "leave" => Ok(OnSigterm::Leave),
+                    "stop" => Ok(OnSigterm::Stop),
+                    _ => Err("is not a choice"),
+                })
+                .unwrap_or(default.on_sigterm),
+            labels: self.pairs(
+                "labels",
+                "a name of 1 to 64 characters of A-Z a-z 0-9 . _ - /",
+                |name| is_word(name, "._-/"),
+            ),
+            ray_env: self.pairs("ray_env", "a name that begins with RAY_", |name| {
+                name.starts_with("RAY_") && is_word(name, "_")
+            }),
+        };
+        self.refuse_unknown();
+        if self.wrong.is_empty() { Ok(config) } else { Err(ConfigErrors(self.wrong)) }
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<(Value, Source)> {
+        self.known.push(key);
+        self.values.remove(key)
+    }
+
+    /// Notes that `key` is wrong: what, and what to do.
+    fn refuse(&mut self, key: &str, source: &Source, what: &str, advice: &str) {
+        let place = match source {
+            Source::Flag => flag_name(key),
+            Source::File(path) => format!("{}: {key}", path.display()),
+        };
+        self.wrong.push(format!("{place} {what}: {advice}"));
+    }
+
+    fn text<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        advice: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let (value, source) = self.take(key)?;
+        let Value::String(text) = value else {
+            self.refuse(key, &source, &format!("= {value} is not a text"), advice);
+            return None;
+        };
+        match parse(&text) {
+            Ok(parsed) => Some(parsed),
+            Err(why) => {
+                self.refuse(key, &source, &format!("= {text:?} {why}"), advice);
+                None
+            }
+        }
+    }
+
+    fn path(&mut self, key: &'static str) -> Option<PathBuf> {
+        self.text(key, "write a path", |text| match text.is_empty() || text.contains('\0') {
+            true => Err("is not a path"),
+            false => Ok(PathBuf::from(text)),
+        })
+    }
+
+    fn directory(&mut self, key: &'static str) -> Option<PathBuf> {
+        self.text(key, "write an absolute path without `..`", absolute)
+    }
+
+    fn temp_root(&mut self) -> Option<PathBuf> {
+        self.text("temp_root", "write a short absolute path, such as /tmp/gangline", |text| {
+            match text.len() > TEMP_ROOT_BYTES {
+                true => Err("is longer than 40 characters, and Ray's socket names below it too"),
+                false => absolute(text),
+            }
+        })
+    }
+
+    fn name(&mut self, key: &'static str) -> Option<String> {
+        self.text(key, "write 1 to 64 characters of A-Z a-z 0-9 . _ -", |text| {
+            is_word(text, "._-").then(|| text.to_owned()).ok_or("is not a name")
+        })
+    }
+
+    fn node_address(&mut self) -> Option<IpAddr> {
+        self.text("node_address", "write an address that the other nodes reach", |text| match text
+            .parse::<IpAddr>(
+        ) {
+            Ok(ip) if ip.is_unspecified() || ip.is_multicast() => {
+                Err("is not the address of one node")
+            }
+            Ok(ip) => Ok(ip),
+            Err(_) => Err("is not an IP address"),
+        })
+    }
+
+    fn roles(&mut self) -> Option<Vec<NodeRole>> {
+        const ADVICE: &str = "write \"worker\", \"head\", or both";
+        let (value, source) = self.take("roles")?;
+        let mut roles = Vec::new();
+        let words = value.as_array().cloned().unwrap_or_default();
+        if words.is_empty() {
+            self.refuse("roles", &source, &format!("= {value} is not a list of roles"), ADVICE);
+        }
+        for word in words {
+            match word.as_str() {
+                Some("worker") => roles.push(NodeRole::Worker),
+                Some("head") => roles.push(NodeRole::Head),
+                _ => self.refuse("roles", &source, &format!("= {word} is not a role"), ADVICE),
+            }
+        }
+        roles.sort();
+        roles.dedup();
+        Some(roles)
+    }
+
+    fn bytes(&mut self, key: &'static str) -> Option<u64> {
+        let (value, source) = self.take(key)?;
+        let bytes = value.as_integer().and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0);
+        if bytes.is_none() {
+            let what = format!("= {value} is not a number of bytes");
+            self.refuse(key, &source, &what, "write a whole number over 0");
+        }
+        bytes
+    }
+
+    fn pairs(
+        &mut self,
+        key: &'static str,
+        rule: &str,
+        good_name: impl Fn(&str) -> bool,
+    ) -> BTreeMap<String, String> {
+        let Some((value, source)) = self.take(key) else { return BTreeMap::new() };
+        let Value::Table(table) = value else {
+            self.refuse(key, &source, "is not a table", "write one NAME = \"VALUE\" a line");
+            return BTreeMap::new();
+        };
+        if table.len() > MAX_PAIRS {
+            let what = format!("has {} entries", table.len());
+            self.refuse(key, &source, &what, &format!("at most {MAX_PAIRS} are allowed"));
+        }
+        let mut pairs = BTreeMap::new();
+        for (name, value) in table {
+            match value {
+                Value::String(text)
+                    if good_name(&name)
+                        && text.len() <= 256
+                        && !text.chars().any(char::is_control) =>
+                {
+                    pairs.insert(name, text);
+                }
+                value => {
+                    let what = format!("has {name:?} = {value}");
+                    let advice = format!("write {rule}, and a text of up to 256 characters");
+                    self.refuse(key, &source, &what, &advice);
+                }
+            }
+        }
+        pairs
+    }
+
+    fn refuse_unknown(&mut self) {
+        for (key, (_, source)) in std::mem::take(&mut self.values) {
+            let advice = format!("the keys are {}", self.known.join(", "));
+            self.refuse(&key, &source, "is not a key", &advice);
+        }
+    }
+}
+
+/// The flag that sets a key, for messages.
+fn flag_name(key: &str) -> String {
+    match key {
+        "coordinator" => "--join or --coordinator".to_owned(),
+        "roles" => "--role".to_owned(),
+        "labels" => "--label".to_owned(),
+        other => format!("--{}", other.replace('_', "-")),
+    }
+}
+
+fn absolute(text: &str) -> Result<PathBuf, &'static str> {
+    let clean =
+        text.starts_with('/') && !text.contains('\0') && !text.split('/').any(|part| part == "..");
+    clean.then(|| PathBuf::from(text)).ok_or("is not a plain absolute path")
+}
+
+fn is_word(text: &str, also: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || also.contains(c))
+}
+
+fn parse_ports(text: &str) -> Result<PortBlock, &'static str> {
+    let range = text.split_once('-').and_then(|(first, last)| {
+        Some((first.trim().parse::<u16>().ok()?, last.trim().parse::<u16>().ok()?))
+    });
+    let (first, last) = range.ok_or("is not a range of ports")?;
+    let count = (u32::from(last) + 1).saturating_sub(u32::from(first));
+    if first < 1024 {
+        return Err("has ports below 1024, which are not for programs of users");
+    }
+    match u16::try_from(count) {
+        Ok(size) if count >= MIN_PORTS => Ok(PortBlock { base: first, size }),
+        _ => Err("has fewer than 256 ports, which is less than one member needs"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_text(text: &str) -> Result<Config, ConfigErrors> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Config::load(Some(file.path()), toml::Table::new())
+    }
+
+    #[test]
+    fn the_packaged_file_says_the_defaults() {
+        assert_eq!(from_text(DEFAULT_FILE).unwrap(), Config::default());
+        assert_eq!(Config::load(None, toml::Table::new()).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn every_commented_key_of_the_packaged_file_is_a_key() {
+        let everything: String = DEFAULT_FILE
+            .lines()
+            .map(|line| match line.strip_prefix("# ") {
+                Some(rest) if rest.split_once(" = ").is_some_and(|(k, _)| is_word(k, "_")) => rest,
+                _ => line,
+            })
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let config = from_text(&everything).unwrap();
+        assert_eq!(config.coordinator.unwrap().to_string(), "gangline.example:8265");
+        assert_eq!(config.labels["rack"], "b12");
+        assert_eq!(config.ray_env.len(), 1);
+        assert!(config.shared_root.is_some() && config.object_store_bytes.is_some());
+        assert!(config.name.is_some() && config.pool.is_some() && config.nvml_library.is_some());
+    }
+
+    #[test]
+    fn flags_go_before_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = "state_dir = \"/file\"\ntemp_root = \"/t\"\n[labels]\na = \"1\"\nb = \"2\"\n";
+        std::fs::write(file.path(), text).unwrap();
+        let flags = "state_dir = \"/flag\"\n[labels]\nb = \"3\"\n".parse().unwrap();
+        let config = Config::load(Some(file.path()), flags).unwrap();
+        assert_eq!(config.state_dir, Path::new("/flag"));
+        assert_eq!(config.temp_root, Path::new("/t"));
+        let labels: Vec<_> = config.labels.into_iter().collect();
+        assert_eq!(labels, [("a".into(), "1".into()), ("b".into(), "3".into())]);
+    }
+
+    #[test]
+    fn all_bad_values_are_named_with_their_place() {
+        let text = r#"
+            coordinator = "host:99999"
+            state_dir = "relative"
+            temp_root = "/a/very/long/path/that/leaves/no/room/for/sockets"
+            name = "a b"
+            roles = ["worker", "boss"]
+            node_address = "0.0.0.0"
+            ports = "100-200"
+            object_store_bytes = -1
+            on_sigterm = "panic"
+            stat_dir = "/x"
+            [labels]
+            "bad name" = "x"
+            [ray_env]
+            LD_PRELOAD = "/evil.so"
+        "#;
+        let ConfigErrors(wrong) = from_text(text).unwrap_err();
+        assert_eq!(wrong.len(), 12, "{wrong:#?}");
+        for key in [
+            "coordinator",
+            "state_dir",
+            "temp_root",
+            "name",
+            "roles",
+            "node_address",
+            "ports",
+            "object_store_bytes",
+            "on_sigterm",
+            "stat_dir is not a key",
+            "labels",
+            "ray_env",
+        ] {
+            assert!(wrong.iter().any(|line| line.contains(key)), "{key}: {wrong:#?}");
+        }
+        let flags = "roles = []".parse().unwrap();
+        let ConfigErrors(wrong) = Config::load(None, flags).unwrap_err();
+        assert!(wrong[0].starts_with("--role "), "{wrong:?}");
+    }
+
+    #[test]
+    fn broken_files_name_the_file() {
+        let ConfigErrors(wrong) = from_text("state_dir = ").unwrap_err();
+        assert!(wrong[0].contains("/"), "{wrong:?}");
+        let missing = Config::load(Some(Path::new("/no/such.toml")), toml::Table::new());
+        assert!(missing.unwrap_err().0[0].starts_with("/no/such.toml: "));
+    }
+
+    #[test]
+    fn addresses_of_coordinators() {
+        for (text, shown) in [
+            ("quic://gangline.lan:8265", "gangline.lan:8265"),
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("host", "host:8265"),
+            ("quic://[::1]:7", "[::1]:7"),
+            ("[::1]", "[::1]:8265"),
+        ] {
+            assert_eq!(CoordinatorAddress::parse(text).unwrap().to_string(), shown);
+        }
+        for text in ["", "quic://", "host:", "host:0", "host:70000", "a b:1", "http://x:1", "::1"] {
+            assert_eq!(CoordinatorAddress::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn port_ranges() {
+        let block = |base, size| Ok(PortBlock { base, size });
+        assert_eq!(parse_ports("20000-32767"), block(20000, 12768));
+        assert_eq!(parse_ports("65280-65535"), block(65280, 256));
+        for text in ["", "1-2-3", "20000", "30000-20000", "20000-20254", "1000-3000", "2000-70000"]
+        {
+            assert!(parse_ports(text).is_err(), "{text}");
+        }
+    }
+}

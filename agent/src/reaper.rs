@@ -1,0 +1,76 @@
+//! Collecting dead orphans, as process 1 of a container and every subreaper has to.
+//!
+//! Children that this program waits for itself are collected within milliseconds of their death.
+//! A zombie that is seen at two looks in a row is therefore nobody's, and collecting it takes no
+//! exit status away from anybody.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+use tokio::time::MissedTickBehavior;
+
+use crate::supervisor::process::{self, ProcessId};
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Makes orphans of members' processes children of this process instead of the container's first
+/// one, which may never collect them.
+pub fn become_subreaper() {
+    let own = Some(rustix::process::getpid());
+    if let Err(error) = rustix::process::set_child_subreaper(own) {
+        tracing::warn!(%error, "cannot become a subreaper; the container's first process has to \
+            collect orphans");
+    }
+}
+
+/// Collects orphans until it is dropped.
+pub async fn run() {
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut seen = BTreeSet::new();
+    loop {
+        ticks.tick().await;
+        let look = tokio::task::spawn_blocking(|| zombies(std::process::id())).await;
+        let Ok(now) = look else { return };
+        for orphan in now.intersection(&seen) {
+            collect(*orphan);
+        }
+        seen = now;
+    }
+}
+
+/// Dead children of `parent` that nobody has waited for yet.
+fn zombies(parent: u32) -> BTreeSet<ProcessId> {
+    let dead = |stat: &process::Stat| stat.parent == parent && stat.state == b'Z';
+    process::all().into_iter().filter(dead).map(|stat| stat.id).collect()
+}
+
+fn collect(orphan: ProcessId) {
+    let Some(pid) = i32::try_from(orphan.pid).ok().and_then(Pid::from_raw) else { return };
+    match waitpid(Some(pid), WaitOptions::NOHANG) {
+        Ok(Some(_)) => tracing::debug!(pid = orphan.pid, "collected an orphan"),
+        // Somebody was quicker, or it lives: both are fine.
+        Ok(None) | Err(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_child_is_found_and_collected_once() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let own = |ids: &BTreeSet<ProcessId>| ids.iter().find(|id| id.pid == child.id()).copied();
+        let mut found = None;
+        while found.is_none() {
+            found = own(&zombies(std::process::id()));
+            std::thread::yield_now();
+        }
+        collect(found.unwrap());
+        assert_eq!(own(&zombies(std::process::id())), None);
+        assert!(child.wait().is_err(), "its status was taken, as an orphan's is");
+    }
+}

@@ -1,0 +1,318 @@
+//! Putting the agent together and running it until it is told to end.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_common::join_token::JoinToken;
+use gangline_common::random;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::collectors::host::Roots;
+use crate::collectors::nvml::{DEFAULT_TIMEOUT, NvmlCollector, NvmlError};
+use crate::config::{Config, CoordinatorAddress, OnSigterm};
+use crate::driver::{self, Driver, Input, MAILBOX, Outlook};
+use crate::durable::private_directory;
+use crate::inventory::{DoctorSubject, Nvml, Standing, Surveyor};
+use crate::join::{self, IdentityError, JoinError, StoredIdentity};
+use crate::ledger::{Ledger, LedgerError};
+use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
+use crate::lock::{LockError, StateLock};
+use crate::supervisor::{Supervisor, SupervisorConfig};
+use crate::tail::TailPlan;
+use crate::{reaper, route, status, telemetry};
+
+/// How long the link may go on after the last member has ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+/// Why the agent ends.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    #[error("cannot use the state directory {}: {source}", path.display())]
+    StateDir { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(
+        "this node has not joined: give --join quic://HOST:8265 and --token-file FILE, with a \
+         token of `gangline node token`"
+    )]
+    NotJoined,
+    #[error(
+        "no address of this node: the route to {coordinator} cannot be looked up ({reason}); give \
+         --node-address"
+    )]
+    NodeAddress { coordinator: String, reason: String },
+    #[error("cannot catch signals: {0}")]
+    Signals(#[source] io::Error),
+    #[error(transparent)]
+    Random(#[from] random::NoRandom),
+    #[error("cannot find the program of the agent itself: {0}")]
+    OwnProgram(#[source] io::Error),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("a part of the agent has failed: {0}")]
+    Failed(String),
+}
+
+/// Runs the agent. `token` is needed for the first start only. Returns after SIGTERM or SIGINT,
+/// or when it cannot go on.
+pub async fn run(config: Config, token: Option<JoinToken>) -> Result<(), RunError> {
+    let mut signals = Signals::catch()?;
+    private_directory(&config.state_dir)
+        .map_err(|source| RunError::StateDir { path: config.state_dir.clone(), source })?;
+    let _lock = StateLock::take(&config.state_dir)?;
+    // Before anything else: with a damaged ledger it is not known what runs here.
+    let (ledger, content) = Ledger::open(&config.state_dir)?;
+    let identity = tokio::select! {
+        identity = identity(&config, token) => identity?,
+        () = signals.recv() => return Ok(()),
+    };
+    reaper::become_subreaper();
+    let address = node_address(&config, &identity.coordinator).await?;
+    let agent = Agent::start(&config, identity, ledger, content, address).await?;
+    agent.until_end(&config, signals).await
+}
+
+/// The stored identity, or that of a first join.
+async fn identity(config: &Config, token: Option<JoinToken>) -> Result<StoredIdentity, RunError> {
+    if let Some(mut stored) = StoredIdentity::load(&config.state_dir)? {
+        if token.is_some() {
+            tracing::info!(node = %stored.node, "joined before; the token is not used");
+        }
+        if let Some(given) = &config.coordinator {
+            stored.coordinator = given.clone();
+        }
+        return Ok(stored);
+    }
+    let (Some(coordinator), Some(token)) = (&config.coordinator, token) else {
+        return Err(RunError::NotJoined);
+    };
+    let name = node_name(config);
+    let identity = join::join(coordinator, &token, &name, &config.state_dir).await?;
+    tracing::info!(node = %identity.node, %coordinator, "joined");
+    Ok(identity)
+}
+
+fn node_name(config: &Config) -> String {
+    let hostname = || crate::collectors::host::facts(&Roots::default()).hostname;
+    config.name.clone().or_else(hostname).unwrap_or_else(|| "unnamed".to_owned())
+}
+
+async fn node_address(
+    config: &Config,
+    coordinator: &CoordinatorAddress,
+) -> Result<IpAddr, RunError> {
+    let found = match config.node_address {
+        Some(given) => given,
+        None => routed_address(coordinator).await.map_err(|e| RunError::NodeAddress {
+            coordinator: coordinator.to_string(),
+            reason: e.to_string(),
+        })?,
+    };
+    let address = route::for_ray(found);
+    if address != found {
+        tracing::info!(%found, %address, "Ray replaces this loopback address; using another one");
+    }
+    Ok(address)
+}
+
+async fn routed_address(coordinator: &CoordinatorAddress) -> io::Result<IpAddr> {
+    let host = (coordinator.host.as_str(), coordinator.port);
+    let remote = tokio::net::lookup_host(host)
+        .await?
+        .next()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "its name has no address"))?;
+    route::local_address(remote)
+}
+
+/// A program named without `/`, looked up in PATH; as it is when it is not there.
+pub fn resolve_program(program: &Path) -> PathBuf {
+    if program.components().count() > 1 || program.is_absolute() {
+        return program.to_owned();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|directory| directory.is_absolute())
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+        .unwrap_or_else(|| program.to_owned())
+}
+
+/// Opens NVML as configured. Waits at most for its time-out.
+pub async fn open_nvml(config: &Config) -> Nvml {
+    let library = config.nvml_library.clone();
+    let opening = move || NvmlCollector::open(library, DEFAULT_TIMEOUT);
+    let opened = match tokio::task::spawn_blocking(opening).await {
+        Ok(opened) => opened,
+        Err(error) => Err(NvmlError::Stopped(error.to_string())),
+    };
+    match &opened {
+        Ok(Some(_)) => {}
+        Ok(None) => tracing::info!("no NVML library: a node without GPUs"),
+        Err(error) => tracing::error!(%error, "NVML cannot be used; the node shows no GPU"),
+    }
+    Arc::new(opened)
+}
+
+/// The running parts.
+struct Agent {
+    inputs: mpsc::Sender<Input>,
+    driver: tokio::task::JoinHandle<()>,
+    link: tokio::task::JoinHandle<LinkError>,
+    /// Collectors and the reaper: none of them ends by itself.
+    others: JoinSet<()>,
+}
+
+impl Agent {
+    async fn start(
+        config: &Config,
+        identity: StoredIdentity,
+        ledger: Ledger,
+        content: crate::ledger::Content,
+        address: IpAddr,
+    ) -> Result<Self, RunError> {
+        let python = resolve_program(&config.python);
+        let interface = route::interface(address, Path::new("/proc"));
+        let (inputs, input_receiver) = mpsc::channel(MAILBOX);
+        let (event_sender, events) = mpsc::channel(MAILBOX);
+        let held = content.durable.held;
+        let (outlook, outlook_receiver) = watch::channel(Outlook { held, report: None });
+        let (tail, tail_receiver) = watch::channel(TailPlan::default());
+        let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
+        let supervisor = Supervisor::new(
+            SupervisorConfig {
+                state_dir: config.state_dir.clone(),
+                temp_root: config.temp_root.clone(),
+                agent_binary: std::env::current_exe().map_err(RunError::OwnProgram)?,
+                python: python.clone(),
+                node_address: address,
+                interface: interface.clone(),
+                ray_env: pairs(&config.ray_env),
+                object_store_bytes: config.object_store_bytes,
+            },
+            event_sender,
+        );
+        let driver = Driver::new(
+            ledger,
+            supervisor,
+            driver::Channels {
+                inputs: input_receiver,
+                events,
+                outlook,
+                tail,
+                link: link_status_receiver,
+                status: status::path(&config.state_dir),
+            },
+        );
+        let driver = tokio::spawn(driver.run(content));
+
+        let mut others = JoinSet::new();
+        others.spawn(reaper::run());
+        let standing = Standing {
+            name: node_name(config),
+            roles: config.roles.clone(),
+            pool: config.pool.clone(),
+            labels: pairs(&config.labels),
+            address,
+            interface,
+            ports: config.ports,
+        };
+        let nvml = open_nvml(config).await;
+        let subject = DoctorSubject::of(config, python);
+        let (surveyor, survey) = Surveyor::begin(standing, nvml.clone(), subject).await;
+        others.spawn(surveyor.run());
+        let (newest, samples) = watch::channel(None);
+        others.spawn(telemetry::collect(nvml, survey.visible, Roots::default(), newest));
+
+        let instance = format!("{:016x}", random::number()?);
+        let channels = link::Channels {
+            driver: inputs.clone(),
+            outlook: outlook_receiver,
+            inventory: survey.inventory,
+            samples,
+            tail: tail_receiver,
+            status: link_status,
+        };
+        let link = Link::new(identity, config.state_dir.clone(), instance, SILENCE, channels);
+        Ok(Agent { inputs, driver, link: tokio::spawn(link.run()), others })
+    }
+
+    async fn until_end(mut self, config: &Config, mut signals: Signals) -> Result<(), RunError> {
+        let failed = |error: tokio::task::JoinError| RunError::Failed(error.to_string());
+        tokio::select! {
+            () = signals.recv() => {}
+            link = &mut self.link => return Err(link.map_err(failed)?.into()),
+            driver = &mut self.driver => {
+                driver.map_err(failed)?;
+                return Err(RunError::Failed("the driver has ended".to_owned()));
+            }
+        }
+        if !stops_members(config.on_sigterm) {
+            tracing::info!("ending; members run on for the next agent");
+            return Ok(());
+        }
+        tracing::info!("stopping every member, then ending; a second signal ends at once");
+        if self.inputs.send(Input::Shutdown).await.is_err() {
+            return Ok(());
+        }
+        tokio::select! {
+            driver = &mut self.driver => {
+                driver.map_err(failed)?;
+                // The last report and the last lines of logs are on their way.
+                tokio::time::sleep(LAST_WORDS).await;
+            }
+            () = signals.recv() => tracing::warn!("ending before every member has ended"),
+        }
+        self.others.shutdown().await;
+        Ok(())
+    }
+}
+
+fn pairs(map: &BTreeMap<String, String>) -> Vec<(String, String)> {
+    map.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// Process 1 takes its container with it, so members cannot outlive it.
+fn stops_members(choice: OnSigterm) -> bool {
+    match choice {
+        OnSigterm::Stop => true,
+        OnSigterm::Leave => false,
+        OnSigterm::Auto => std::process::id() == 1,
+    }
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn catch() -> Result<Self, RunError> {
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate()).map_err(RunError::Signals)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(RunError::Signals)?,
+        })
+    }
+
+    fn recv(&mut self) -> impl Future<Output = ()> {
+        async {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The environment of a member's processes and of the jobs below them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
+use gangline_common::wire::v1::{Assignment, Launcher, MemberAssignment};
+
+use super::ports::{self, FixedPort};
+use super::{MemberPlan, SupervisorConfig};
+
+pub type Environment = BTreeMap<String, String>;
+
+/// Variables of the agent that a member must not inherit: the agent's own settings and secrets,
+/// settings of other Ray clusters, and what systemd says to the agent alone.
+const WITHHELD_PREFIXES: [&str; 5] = ["GANGLINE_", "RAY_", "LISTEN_", "NOTIFY_", "WATCHDOG_"];
+const WITHHELD: [&str; 6] = [
+    "CUDA_VISIBLE_DEVICES",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "MAINPID",
+    "SYSTEMD_EXEC_PID",
+    "OLDPWD",
+];
+
+/// What a member inherits of the agent's environment: what the image set (CUDA paths, locale,
+/// proxies), less what is the agent's own.
+pub fn inherited(agent: impl IntoIterator<Item = (String, String)>) -> Environment {
+    agent
+        .into_iter()
+        .filter(|(key, _)| {
+            !WITHHELD.contains(&key.as_str())
+                && !WITHHELD_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+        })
+        .collect()
+}
+
+/// Variables that every process of a job sees, on every node.
+fn of_job(assignment: &Assignment) -> Environment {
+    let addresses: Vec<String> = assignment.addresses.iter().map(ToString::to_string).collect();
+    let mut env = Environment::from([
+        ("GANGLINE_JOB_ID".to_owned(), assignment.job.to_string()),
+        ("GANGLINE_ATTEMPT".to_owned(), assignment.attempt.to_string()),
+        ("GANGLINE_NAME".to_owned(), assignment.job_name.clone()),
+        ("GANGLINE_PROJECT".to_owned(), assignment.project.clone()),
+        ("GANGLINE_NNODES".to_owned(), assignment.nnodes.to_string()),
+        ("GANGLINE_NODE_IPS".to_owned(), addresses.join(",")),
+        ("GANGLINE_HEAD_IP".to_owned(), assignment.head_address.to_string()),
+        ("GANGLINE_GPUS_PER_NODE".to_owned(), assignment.gpus_per_node.to_string()),
+    ]);
+    if let Some(directory) = &assignment.checkpoint_directory {
+        env.insert("GANGLINE_CKPT_DIR".to_owned(), directory.clone());
+    }
+    env
+}
+
+fn attempt_mark(assignment: &Assignment) -> String {
+    format!("{}:{}", assignment.job, assignment.attempt)
+}
+
+/// Variables that depend on the node: the same for Ray and for command ranks.
+fn of_member(plan: &MemberPlan, config: &SupervisorConfig) -> Environment {
+    let mut env = Environment::new();
+    env.insert(MARK_VARIABLE.to_owned(), plan.key.mark());
+    env.insert("CUDA_VISIBLE_DEVICES".to_owned(), visible_gpus(&plan.member));
+    if let MemberId::Rank(rank) = plan.key.member {
+        env.insert("GANGLINE_NODE_RANK".to_owned(), rank.to_string());
+    }
+    if let Some(interface) = &config.interface {
+        for variable in ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"] {
+            env.insert(variable.to_owned(), interface.clone());
+        }
+    }
+    env
+}
+
+/// UUIDs in the order of the assignment; the empty text hides every GPU.
+fn visible_gpus(member: &MemberAssignment) -> String {
+    let uuids: Vec<&str> = member.gpus.iter().map(|gpu| gpu.0.as_str()).collect();
+    uuids.join(",")
+}
+
+/// Puts the interpreter's directory first, so that `python` and `ray` are the chosen ones.
+fn prefer_python(env: &mut Environment, python: &Path) {
+    let Some(bin) = python.parent().and_then(Path::to_str) else { return };
+    let path = match env.get("PATH") {
+        Some(path) if !path.is_empty() => format!("{bin}:{path}"),
+        _ => format!("{bin}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    };
+    env.insert("PATH".to_owned(), path);
+}
+
+/// Environment of a command rank. The user's variables win over everything but the marks.
+pub fn command_rank(
+    plan: &MemberPlan,
+    config: &SupervisorConfig,
+    base: &Environment,
+) -> Environment {
+    let assignment = &plan.assignment;
+    let mut env = base.clone();
+    prefer_python(&mut env, &config.python);
+    env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
+    env.extend(of_job(assignment));
+    env.extend(of_member(plan, config));
+    env.insert("MASTER_ADDR".to_owned(), assignment.head_address.to_string());
+    if let Some(port) = ports::fixed(assignment.head_ports, FixedPort::Rendezvous) {
+        env.insert("MASTER_PORT".to_owned(), port.to_string());
+    }
+    env.insert("NNODES".to_owned(), assignment.nnodes.to_string());
+    // One process is started per node; a launcher such as torchrun multiplies it by itself.
+    env.insert("WORLD_SIZE".to_owned(), assignment.nnodes.to_string());
+    if let MemberId::Rank(rank) = plan.key.member {
+        env.insert("NODE_RANK".to_owned(), rank.to_string());
+    }
+    env.extend(assignment.env.iter().cloned());
+    env.insert(MARK_VARIABLE.to_owned(), plan.key.mark());
+    env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(assignment));
+    env
+}
+
+/// Environment of `ray start`. The job's own variables are not in it: they go into the job's
+/// runtime environment, so that an `LD_PRELOAD` of a job cannot break the cluster itself.
+pub fn ray_start(
+    plan: &MemberPlan,
+    config: &SupervisorConfig,
+    base: &Environment,
+    token_file: &str,
+) -> Environment {
+    let mut env = base.clone();
+    prefer_python(&mut env, &config.python);
+    env.extend(of_member(plan, config));
+    // Ray gives a stopped job this long before SIGKILL; whole seconds, rounded up.
+    let grace_s = plan.assignment.grace_ms.div_ceil(1000).max(1).to_string();
+    let defaults = [
+        ("RAY_DEDUP_LOGS", "0"),
+        ("RAY_USAGE_STATS_ENABLED", "0"),
+        // Without this, SIGTERM waits half a minute for other nodes to take over objects.
+        ("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0"),
+        ("RAY_JOB_STOP_WAIT_TIME_S", grace_s.as_str()),
+        // A cut node is dead after about 35 s; tighter values kill nodes that are merely busy.
+        ("RAY_health_check_initial_delay_ms", "5000"),
+        ("RAY_health_check_period_ms", "2000"),
+        ("RAY_health_check_timeout_ms", "5000"),
+        ("RAY_health_check_failure_threshold", "5"),
+        ("RAY_gcs_rpc_server_reconnect_timeout_s", "60"),
+    ];
+    env.extend(defaults.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    if plan.key.member == MemberId::Head {
+        // The head shares a container with ranks and would kill its own job supervisor.
+        env.insert("RAY_memory_monitor_refresh_ms".to_owned(), "0".to_owned());
+        let metrics = [
+            ("DASHBOARD_METRIC_PORT", FixedPort::DashboardMetrics),
+            ("AUTOSCALER_METRIC_PORT", FixedPort::AutoscalerMetrics),
+        ];
+        for (variable, port) in metrics {
+            if let Some(port) = ports::fixed(plan.member.ports, port) {
+                env.insert(variable.to_owned(), port.to_string());
+            }
+        }
+    }
+    env.extend(config.ray_env.iter().cloned());
+    // Set even so: with a token file in the home directory Ray would choose a mode by itself.
+    env.insert("RAY_AUTH_MODE".to_owned(), "token".to_owned());
+    env.insert("RAY_AUTH_TOKEN_PATH".to_owned(), token_file.to_owned());
+    env.insert(MARK_VARIABLE.to_owned(), plan.key.mark());
+    env
+}
+
+/// Variables of an entrypoint's runtime environment: they reach the Ray driver, its tasks and its
+/// actors. Values must be text; Ray itself replaces `$NAME` and `${NAME}` in them.
+pub fn entrypoint(assignment: &Assignment) -> Environment {
+    debug_assert_eq!(assignment.launcher, Launcher::Ray);
+    let mut env = of_job(assignment);
+    // A driver that brings a runtime environment of its own is not refused for a key of ours.
+    env.insert("RAY_OVERRIDE_JOB_RUNTIME_ENV".to_owned(), "1".to_owned());
+    env.extend(assignment.env.iter().cloned());
+    env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(assignment));
+    env.remove(MARK_VARIABLE); // each node's own, from its `ray start`
+    env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::fixtures;
+
+    #[test]
+    fn the_agents_own_settings_are_withheld() {
+        let agent = [
+            ("GANGLINE_TOKEN", "secret"),
+            ("RAY_ADDRESS", "10.0.0.1:6379"),
+            ("NOTIFY_SOCKET", "/run/x"),
+            ("CUDA_VISIBLE_DEVICES", "0"),
+            ("LD_LIBRARY_PATH", "/usr/local/cuda/lib64"),
+        ];
+        let kept = inherited(agent.map(|(k, v)| (k.to_owned(), v.to_owned())));
+        assert_eq!(kept.keys().collect::<Vec<_>>(), ["LD_LIBRARY_PATH"]);
+    }
+
+    #[test]
+    fn a_rank_gets_every_promised_variable() {
+        let (plan, config) = fixtures::command_plan(1);
+        let base = Environment::from([("PATH".to_owned(), "/usr/bin".to_owned())]);
+        let env = command_rank(&plan, &config, &base);
+        let expected = [
+            ("GANGLINE_JOB_ID", "job-1"),
+            ("GANGLINE_ATTEMPT", "2"),
+            ("GANGLINE_NAME", "sft"),
+            ("GANGLINE_PROJECT", "nlp"),
+            ("GANGLINE_NNODES", "2"),
+            ("GANGLINE_NODE_RANK", "1"),
+            ("GANGLINE_NODE_IPS", "127.0.0.2,127.0.0.3"),
+            ("GANGLINE_HEAD_IP", "127.0.0.2"),
+            ("GANGLINE_GPUS_PER_NODE", "2"),
+            ("GANGLINE_CKPT_DIR", "/shared/jobs/job-1/checkpoints"),
+            ("MASTER_ADDR", "127.0.0.2"),
+            ("MASTER_PORT", "20011"),
+            ("NNODES", "2"),
+            ("NODE_RANK", "1"),
+            ("WORLD_SIZE", "2"),
+            ("GANGLINE_MARK", "g-1:1.1:1"),
+            ("GANGLINE_ATTEMPT_MARK", "job-1:2"),
+            ("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"),
+            ("GLOO_SOCKET_IFNAME", "eth0"),
+            ("NCCL_SOCKET_IFNAME", "eth0"),
+            ("PATH", "/venv/bin:/usr/bin"),
+            ("LD_PRELOAD", "/opt/hook.so"),
+        ];
+        for (key, value) in expected {
+            assert_eq!(env.get(key).map(String::as_str), Some(value), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_users_variables_win_but_never_over_the_marks() {
+        let (mut plan, config) = fixtures::command_plan(0);
+        let assignment = std::sync::Arc::make_mut(&mut plan.assignment);
+        for key in ["MASTER_PORT", "GANGLINE_MARK", "GANGLINE_ATTEMPT_MARK"] {
+            assignment.env.push((key.to_owned(), "mine".to_owned()));
+        }
+        let env = command_rank(&plan, &config, &Environment::new());
+        assert_eq!(env["MASTER_PORT"], "mine");
+        assert_eq!(env["GANGLINE_MARK"], "g-1:1.1:0");
+        assert_eq!(env["GANGLINE_ATTEMPT_MARK"], "job-1:2");
+        let env = entrypoint(&{
+            let mut ray = (*plan.assignment).clone();
+            ray.launcher = Launcher::Ray;
+            ray
+        });
+        assert_eq!(env["GANGLINE_ATTEMPT_MARK"], "job-1:2");
+        assert!(!env.contains_key("GANGLINE_MARK"));
+    }
+
+    #[test]
+    fn ray_itself_gets_nothing_of_the_job() {
+        let (plan, config) = fixtures::ray_plan(MemberId::Rank(0));
+        let env = ray_start(&plan, &config, &Environment::new(), "/spool/auth_token");
+        assert!(!env.contains_key("LD_PRELOAD"));
+        assert!(!env.contains_key("GANGLINE_ATTEMPT_MARK"));
+        assert_eq!(env["RAY_AUTH_MODE"], "token");
+        assert_eq!(env["RAY_AUTH_TOKEN_PATH"], "/spool/auth_token");
+        assert_eq!(env["RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"], "0");
+        assert_eq!(env["RAY_health_check_period_ms"], "500", "the pool's value wins");
+        assert!(!env.contains_key("RAY_memory_monitor_refresh_ms"));
+        assert!(!env.values().any(|value| value.contains("sesame")), "the token is in a file");
+        assert_eq!(entrypoint(&plan.assignment)["LD_PRELOAD"], "/opt/hook.so");
+
+        let (plan, config) = fixtures::ray_plan(MemberId::Head);
+        let env = ray_start(&plan, &config, &Environment::new(), "/spool/auth_token");
+        assert_eq!(env["CUDA_VISIBLE_DEVICES"], "");
+        assert_eq!(env["RAY_memory_monitor_refresh_ms"], "0");
+        assert_eq!(env["DASHBOARD_METRIC_PORT"], "20008");
+        assert_eq!(env["AUTOSCALER_METRIC_PORT"], "20009");
+    }
+}

@@ -1,0 +1,331 @@
+//! File operations below the shared root, which may hang for as long as its server is away.
+//!
+//! They are carried out either by the shim, before it starts a member, or by a short-lived
+//! `gangline-agent helper` that the agent can give up on. Nothing that exists is ever overwritten:
+//! a file appears under its name by a hard link, complete or not at all.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// Largest request that a helper reads, in bytes.
+const REQUEST_BYTES: u64 = 16 << 20;
+/// Longest answer of a helper that is read, in bytes.
+const ANSWER_BYTES: u64 = 4 << 10;
+/// Symbolic links are not followed when a log is opened for copying: jobs can make them.
+const NO_FOLLOW: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+
+/// One step; steps are carried out in order and the first failure ends the list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// Makes a directory and its parents; one that is there already is fine.
+    MakeDirectory { path: PathBuf },
+    /// Writes a new file; one with exactly this text that is there already is fine.
+    WriteNew { path: PathBuf, text: String },
+    /// Copies a regular file to a new name; one of the same size that is there already is fine.
+    CopyNew { from: PathBuf, to: PathBuf },
+}
+
+/// What a helper is told to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// User and group that touch the targets; the helper's own when absent.
+    pub run_as: Option<(u32, u32)>,
+    pub operations: Vec<Operation>,
+}
+
+/// Why file operations did not all happen.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    #[error("{doing} {path}: {source}", path = path.display())]
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} exists already with other content and is not overwritten", .0.display())]
+    Exists(PathBuf),
+    #[error("cannot become user {uid}, group {gid}: {source}")]
+    RunAs { uid: u32, gid: u32, source: io::Error },
+    #[error("the file helper cannot be run: {0}")]
+    Helper(#[source] io::Error),
+    #[error("{0}")]
+    Reported(String),
+    #[error("no answer within {} s from {}", .0.as_secs(), .1.display())]
+    TimedOut(Duration, PathBuf),
+}
+
+fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesError {
+    move |source| FilesError::Io { doing, path: path.to_owned(), source }
+}
+
+/// An operation whose source is open already, so that privileges can be dropped in between.
+enum Opened<'a> {
+    MakeDirectory(&'a Path),
+    WriteNew(&'a Path, &'a str),
+    CopyNew(File, &'a Path),
+}
+
+/// Carries the operations out in this process, as its own user. Blocks for as long as the file
+/// system does.
+pub fn apply(operations: &[Operation]) -> Result<(), FilesError> {
+    open_sources(operations)?.into_iter().try_for_each(carry_out)
+}
+
+fn open_sources(operations: &[Operation]) -> Result<Vec<Opened<'_>>, FilesError> {
+    operations
+        .iter()
+        .map(|operation| {
+            Ok(match operation {
+                Operation::MakeDirectory { path } => Opened::MakeDirectory(path),
+                Operation::WriteNew { path, text } => Opened::WriteNew(path, text),
+                Operation::CopyNew { from, to } => {
+                    Opened::CopyNew(open_regular(from).map_err(io_error("open", from))?, to)
+                }
+            })
+        })
+        .collect()
+}
+
+/// Opens a regular file for reading, and refuses anything else behind the name.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file =
+        OpenOptions::new().read(true).custom_flags(NO_FOLLOW | libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(file)
+}
+
+fn carry_out(operation: Opened<'_>) -> Result<(), FilesError> {
+    match operation {
+        Opened::MakeDirectory(path) => fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(path)
+            .map_err(io_error("make directory", path)),
+        Opened::WriteNew(path, text) => {
+            let new = appear(path, |file| file.write_all(text.as_bytes()))?;
+            if new || fs::read(path).is_ok_and(|there| there == text.as_bytes()) {
+                return Ok(());
+            }
+            Err(FilesError::Exists(path.to_owned()))
+        }
+        Opened::CopyNew(mut source, path) => {
+            let mut copied = 0;
+            let new = appear(path, |file| {
+                copied = io::copy(&mut source, file)?;
+                Ok(())
+            })?;
+            if new || fs::metadata(path).is_ok_and(|there| there.len() == copied) {
+                return Ok(());
+            }
+            Err(FilesError::Exists(path.to_owned()))
+        }
+    }
+}
+
+/// Makes `path` appear with everything that `fill` writes; false when something has that name.
+fn appear(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result<bool, FilesError> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        let source = io::Error::new(ErrorKind::InvalidInput, "not a file name");
+        return Err(FilesError::Io { doing: "write", path: path.to_owned(), source });
+    };
+    let unfinished = path.with_file_name(format!(".{name}.{}", std::process::id()));
+    let result = (|| {
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o644).open(&unfinished)?;
+        fill(&mut file)?;
+        drop(file);
+        // Unlike a rename, a link fails when the name is taken, on NFS too.
+        match fs::hard_link(&unfinished, path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
+        }
+    })();
+    match fs::remove_file(&unfinished) {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) if result.is_ok() => return Err(io_error("remove", &unfinished)(error)),
+        Err(_) => {} // the first error says more
+    }
+    result.map_err(io_error("write", path))
+}
+
+/// Gives up root for good. Only for a process with a single thread.
+fn become_user(uid: u32, gid: u32) -> Result<(), FilesError> {
+    let error = |source| FilesError::RunAs { uid, gid, source };
+    let check = |rc: i32| if rc == 0 { Ok(()) } else { Err(error(io::Error::last_os_error())) };
+    // SAFETY: plain system calls; an empty group list is read from no memory.
+    unsafe {
+        check(libc::setgroups(0, std::ptr::null()))?;
+        check(libc::setresgid(gid, gid, gid))?;
+        check(libc::setresuid(uid, uid, uid))
+    }
+}
+
+/// The `gangline-agent helper` child: reads one [`Request`] as JSON from stdin, carries it out,
+/// and exits 0, or 1 with one line of text on stdout.
+pub fn helper_main() -> ExitCode {
+    // The files are for people to read; what must stay private is never written here.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let outcome = read_request().and_then(|request| {
+        let opened = open_sources(&request.operations)?;
+        if let Some((uid, gid)) = request.run_as {
+            become_user(uid, gid)?;
+        }
+        opened.into_iter().try_for_each(carry_out)
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody reads the answer any more when this fails; the exit code still tells.
+            let _ = writeln!(io::stdout(), "{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_request() -> Result<Request, FilesError> {
+    let mut text = Vec::new();
+    io::stdin().take(REQUEST_BYTES).read_to_end(&mut text).map_err(FilesError::Helper)?;
+    serde_json::from_slice(&text).map_err(|error| FilesError::Helper(error.into()))
+}
+
+/// Carries `request` out in a helper child and gives up on it after `timeout`.
+pub async fn run_helper(
+    agent_binary: &Path,
+    request: &Request,
+    timeout: Duration,
+) -> Result<(), FilesError> {
+    if request.operations.is_empty() {
+        return Ok(());
+    }
+    let body = serde_json::to_vec(request).map_err(|error| FilesError::Helper(error.into()))?;
+    let mut child = tokio::process::Command::new(agent_binary)
+        .arg("helper")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(FilesError::Helper)?;
+    let exchange = async {
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(&body).await?;
+        }
+        let mut answer = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(ANSWER_BYTES).read_to_string(&mut answer).await?;
+        }
+        Ok((child.wait().await?, answer))
+    };
+    match tokio::time::timeout(timeout, exchange).await {
+        Ok(Ok((status, _))) if status.success() => Ok(()),
+        Ok(Ok((status, answer))) if answer.is_empty() => {
+            Err(FilesError::Reported(format!("the file helper ended with {status}")))
+        }
+        Ok(Ok((_, answer))) => Err(FilesError::Reported(answer.trim_end().to_owned())),
+        Ok(Err(error)) => Err(FilesError::Helper(error)),
+        Err(_) => Err(FilesError::TimedOut(timeout, first_target(&request.operations))),
+    }
+}
+
+fn first_target(operations: &[Operation]) -> PathBuf {
+    match operations.first() {
+        Some(Operation::MakeDirectory { path } | Operation::WriteNew { path, .. }) => path.clone(),
+        Some(Operation::CopyNew { to, .. }) => to.clone(),
+        None => PathBuf::new(),
+    }
+}
+
+/// Logs of one ended member and where they are kept below the job's directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogCopy {
+    /// `<job directory>/logs/attempt-<n>`.
+    pub directory: PathBuf,
+    /// `head` or `rank-<n>`: the name of the member's own output there.
+    pub member: String,
+    pub run_as: Option<(u32, u32)>,
+}
+
+impl fmt::Display for LogCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}.log", self.directory.display(), self.member)
+    }
+}
+
+/// Copies `logs` (log file name of the agent, path) into the job's directory. The one log of a
+/// Ray driver becomes `driver.log`; of several, each keeps the name of its operation.
+pub async fn copy_logs(
+    agent_binary: &Path,
+    copy: &LogCopy,
+    logs: &[(String, PathBuf)],
+    timeout: Duration,
+) -> Result<(), FilesError> {
+    let drivers = logs.iter().filter(|(file, _)| file.starts_with("driver-")).count();
+    let mut operations = vec![Operation::MakeDirectory { path: copy.directory.clone() }];
+    for (file, from) in logs {
+        let name = match file.as_str() {
+            "output" => &copy.member,
+            _ if drivers == 1 => "driver",
+            other => other,
+        };
+        let to = copy.directory.join(format!("{name}.log"));
+        operations.push(Operation::CopyNew { from: from.clone(), to });
+    }
+    run_helper(agent_binary, &Request { run_as: copy.run_as, operations }, timeout).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_overwritten() {
+        let root = tempfile::tempdir().unwrap();
+        let config = root.path().join("jobs/j1/config");
+        let write = |text: &str| {
+            apply(&[
+                Operation::MakeDirectory { path: config.clone() },
+                Operation::WriteNew { path: config.join("job.yaml"), text: text.to_owned() },
+            ])
+        };
+        write("run: a").unwrap();
+        write("run: a").unwrap();
+        assert!(matches!(write("run: b"), Err(FilesError::Exists(_))));
+        assert_eq!(fs::read_to_string(config.join("job.yaml")).unwrap(), "run: a");
+        assert_eq!(fs::read_dir(&config).unwrap().count(), 1, "an unfinished file was left");
+    }
+
+    #[test]
+    fn a_copy_is_complete_and_repeatable() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, to) = (root.path().join("output.log"), root.path().join("rank-0.log"));
+        fs::write(&from, "line\n").unwrap();
+        let copy = [Operation::CopyNew { from: from.clone(), to: to.clone() }];
+        apply(&copy).unwrap();
+        apply(&copy).unwrap();
+        assert_eq!(fs::read_to_string(&to).unwrap(), "line\n");
+        fs::write(&from, "another line\n").unwrap();
+        assert!(matches!(apply(&copy), Err(FilesError::Exists(_))));
+        assert_eq!(fs::read_to_string(&to).unwrap(), "line\n");
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let root = tempfile::tempdir().unwrap();
+        let (secret, link) = (root.path().join("secret"), root.path().join("job-driver-x.log"));
+        fs::write(&secret, "key").unwrap();
+        std::os::unix::fs::symlink(&secret, &link).unwrap();
+        let to = root.path().join("driver.log");
+        let copy = [Operation::CopyNew { from: link, to: to.clone() }];
+        assert!(matches!(apply(&copy), Err(FilesError::Io { doing: "open", .. })));
+        assert!(!to.exists());
+    }
+}

@@ -1,0 +1,479 @@
+//! The life of one member, as one task: from the probe of its ports to the evidence of its end.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
+use gangline_common::wire::v1::{Ended, EndedHow, Launcher, MemberState, Refusal};
+use rustix::process::Signal;
+use tokio::process::Child;
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::command::{self, HostFacts};
+use super::orphans;
+use super::ports;
+use super::process::{self, ProcessId};
+use super::ray_jobs::RayWatch;
+use super::shim_link::{self, LinkError, ShimLink};
+use super::spool::Spool;
+use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
+use crate::shim::protocol::Push;
+use crate::shim::record::{ExitRecord, How};
+
+/// A member whose main process has not begun by then never will: its file operations hang.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// `ray start` ends its processes within about a second of SIGTERM; then they are killed.
+const RAY_GRACE: Duration = Duration::from_secs(5);
+/// Pause before a lost connection to a living shim is made again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+/// Pause between two looks for processes of a job that is being stopped.
+const QUIET_PAUSE: Duration = Duration::from_millis(250);
+/// How long a shim that cannot be reached may outstay its deadline before it is killed: it sweeps
+/// for at most a minute.
+const SHIM_OVERTIME: Duration = Duration::from_secs(75);
+/// How long an ended shim may take to be reaped.
+const REAP_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the task of one member owns.
+pub struct Member {
+    pub plan: MemberPlan,
+    pub config: Arc<SupervisorConfig>,
+    pub spool: Arc<Spool>,
+    pub events: mpsc::Sender<SupervisorEvent>,
+    pub stop: watch::Receiver<Option<StopOrder>>,
+    /// Set before the end is reported: no byte is added to any log any more.
+    pub over: Arc<AtomicBool>,
+    progress: Progress,
+}
+
+/// What has been learned and said so far.
+#[derive(Default)]
+struct Progress {
+    /// The main process, once it has begun.
+    main: Option<ProcessId>,
+    stopping_said: bool,
+    /// No process of a job stands in the way of stopping the cluster.
+    quiet: bool,
+    ray: Option<RayWatchTask>,
+}
+
+/// The watch of the gang's Ray cluster; ends with the member.
+struct RayWatchTask {
+    task: tokio::task::JoinHandle<()>,
+    quiet: watch::Receiver<bool>,
+}
+
+impl Drop for RayWatchTask {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Why the watch over a shim is over.
+enum End {
+    Recorded(ExitRecord),
+    /// The shim is gone without a word.
+    Vanished,
+    /// The main process never began.
+    Hung,
+}
+
+impl Member {
+    pub fn new(
+        plan: MemberPlan,
+        config: Arc<SupervisorConfig>,
+        events: mpsc::Sender<SupervisorEvent>,
+        stop: watch::Receiver<Option<StopOrder>>,
+        over: Arc<AtomicBool>,
+    ) -> Self {
+        let spool = Arc::new(Spool::of(&plan, &config));
+        Member { plan, config, spool, events, stop, over, progress: Progress::default() }
+    }
+
+    /// Starts the member, or takes it over when it was started before.
+    pub async fn start(mut self) {
+        if self.spool.exists() {
+            return self.adopt().await;
+        }
+        let (plan, config, spool) =
+            (self.plan.clone(), Arc::clone(&self.config), Arc::clone(&self.spool));
+        match blocking(move || prepare(&plan, &config, &spool)).await {
+            Ok(child) => {
+                let shim = child.id().and_then(process::stat).map(|stat| stat.id);
+                let end = self.supervise(shim).await;
+                self.finish(end, Some(child)).await;
+            }
+            Err(refusal) => {
+                let spool = Arc::clone(&self.spool);
+                if let Err(error) = blocking(move || spool.remove()).await {
+                    tracing::warn!(key = %self.plan.key, %error, "a refused member left files");
+                }
+                self.over.store(true, Ordering::Release);
+                self.say(MemberState::Refused(refusal)).await;
+            }
+        }
+    }
+
+    /// Takes over what an earlier agent started.
+    pub async fn adopt(mut self) {
+        let end = match self.spool.exit_record() {
+            Some(record) => End::Recorded(record),
+            None => self.supervise(self.spool.shim()).await,
+        };
+        self.finish(end, None).await;
+    }
+
+    async fn say(&self, state: MemberState) {
+        let event = SupervisorEvent::MemberChanged { key: self.plan.key.clone(), state };
+        // An error means that the agent is ending; the next one finds everything on disk.
+        let _ = self.events.send(event).await;
+    }
+
+    async fn say_stopping(&mut self) {
+        if !std::mem::replace(&mut self.progress.stopping_said, true) {
+            self.say(MemberState::Stopping).await;
+        }
+    }
+
+    /// Stays with the shim, over any number of connections, until the member's end is known.
+    async fn supervise(&mut self, shim: Option<ProcessId>) -> End {
+        let start_until = Instant::now() + START_LIMIT;
+        loop {
+            let lost = match ShimLink::connect(&self.spool.directory).await {
+                Ok(mut link) => match self.serve(&mut link, start_until).await {
+                    Ok(end) => {
+                        if matches!(end, End::Hung) {
+                            self.kill_shim(shim);
+                        }
+                        return end;
+                    }
+                    Err(lost) => lost,
+                },
+                Err(lost) => lost,
+            };
+            // Who is alive is asked before the record is read: a shim writes it, then goes.
+            let lives = shim.or_else(|| self.spool.shim()).is_some_and(process::lives);
+            if let Some(record) = self.spool.exit_record() {
+                return End::Recorded(record);
+            }
+            if !lives {
+                return End::Vanished;
+            }
+            tracing::debug!(key = %self.plan.key, error = %lost, "connection to the shim lost");
+            if self.progress.main.is_none() && Instant::now() >= start_until {
+                self.kill_shim(shim);
+                return End::Hung;
+            }
+            let order = *self.stop.borrow();
+            if order.is_some_and(|order| Instant::now() >= order.deadline + SHIM_OVERTIME) {
+                self.kill_shim(shim);
+                return End::Vanished;
+            }
+            tokio::time::sleep(RECONNECT_PAUSE).await;
+        }
+    }
+
+    fn kill_shim(&self, shim: Option<ProcessId>) {
+        let Some(shim) = shim.or_else(|| self.spool.shim()) else { return };
+        if let Err(error) = process::send(shim, Signal::KILL) {
+            tracing::warn!(key = %self.plan.key, %error, "the shim cannot be killed");
+        }
+    }
+
+    /// One connection. Returns the member's end, or why the connection was lost.
+    async fn serve(&mut self, link: &mut ShimLink, start_until: Instant) -> Result<End, LinkError> {
+        let mut sent: Option<StopOrder> = None;
+        loop {
+            let order = *self.stop.borrow_and_update();
+            let mut holds_back = false;
+            if let Some(order) = order {
+                self.say_stopping().await;
+                holds_back = self.holds_back(order);
+                if !holds_back && sent.is_none_or(|sent| order.is_sooner_than(sent)) {
+                    link.stop(self.ladder_grace(order)).await?;
+                    sent = Some(order);
+                }
+            }
+            let deadline = order.map_or(start_until, |order| order.deadline);
+            tokio::select! {
+                push = link.next() => match push? {
+                    Push::Started(main) => self.on_started(main).await,
+                    Push::Ended(record) => return Ok(End::Recorded(record)),
+                    Push::Unsupported { lowest, highest } => {
+                        tracing::error!(key = %self.plan.key, lowest, highest,
+                            "the shim speaks another version; its end will be seen all the same");
+                        return Err(LinkError::Closed);
+                    }
+                },
+                changed = self.stop.changed() => if changed.is_err() {
+                    // The supervisor is being dropped and this task with it.
+                    std::future::pending::<()>().await;
+                },
+                () = quiet(&self.plan, self.progress.main, self.progress.ray.as_ref()), if holds_back => {
+                    self.progress.quiet = true;
+                }
+                () = tokio::time::sleep_until(deadline), if holds_back => {}
+                () = tokio::time::sleep_until(start_until), if self.progress.main.is_none() => {
+                    return Ok(End::Hung);
+                }
+            }
+        }
+    }
+
+    /// A Ray cluster is left alone while the job that runs on it uses its grace: with the cluster
+    /// gone it could not write a training checkpoint any more.
+    fn holds_back(&self, order: StopOrder) -> bool {
+        self.plan.assignment.launcher == Launcher::Ray
+            && self.progress.main.is_some()
+            && !self.progress.quiet
+            && !order.kill
+            && Instant::now() < order.deadline
+    }
+
+    fn ladder_grace(&self, order: StopOrder) -> Duration {
+        match self.plan.assignment.launcher {
+            _ if order.kill => Duration::ZERO,
+            Launcher::Ray => RAY_GRACE,
+            Launcher::Command => order.deadline.saturating_duration_since(Instant::now()),
+        }
+    }
+
+    async fn on_started(&mut self, main: ProcessId) {
+        if self.progress.main.replace(main).is_some() {
+            return;
+        }
+        self.say(MemberState::Running { pid: main.pid }).await;
+        let assignment = &self.plan.assignment;
+        if assignment.launcher != Launcher::Ray || self.plan.key.member != MemberId::Head {
+            return;
+        }
+        let (tell_quiet, quiet) = watch::channel(false);
+        let watch = RayWatch::new(
+            self.plan.clone(),
+            Arc::clone(&self.spool),
+            self.events.clone(),
+            self.stop.clone(),
+            tell_quiet,
+        );
+        match watch {
+            Ok(watch) => {
+                let task = tokio::spawn(watch.run());
+                self.progress.ray = Some(RayWatchTask { task, quiet });
+            }
+            Err(error) => {
+                tracing::error!(key = %self.plan.key, %error, "the Ray cluster cannot be watched");
+            }
+        }
+    }
+
+    /// Makes sure that nothing is left, keeps the logs, and reports the end.
+    async fn finish(mut self, end: End, child: Option<Child>) {
+        self.progress.ray = None;
+        let by_shim = matches!(end, End::Recorded(_));
+        let record = match end {
+            End::Recorded(record) => record,
+            End::Vanished => ExitRecord::failed(self.vanished_reason()),
+            End::Hung => ExitRecord::failed(self.hung_reason()),
+        };
+        if let Some(mut child) = child {
+            match tokio::time::timeout(REAP_LIMIT, child.wait()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(key = %self.plan.key, %error, "reaping the shim"),
+                Err(_) => tracing::warn!(key = %self.plan.key, "the ended shim does not go away"),
+            }
+        }
+        if record.survivors.iter().any(|&id| process::lives(id)) {
+            // GPUs stay taken until the last process is really gone.
+            tracing::error!(key = %self.plan.key, survivors = ?record.survivors, "unkillable processes");
+            self.say_stopping().await;
+        }
+        let swept = self.sweep_orphans(by_shim, &record.survivors).await;
+        let spool = Arc::clone(&self.spool);
+        let key = self.plan.key.clone();
+        let last_output = blocking(move || {
+            if let Err(error) = spool.keep_driver_logs() {
+                tracing::warn!(%key, %error, "a log of a Ray driver was not kept");
+            }
+            if let Err(error) = spool.remove_temp() {
+                tracing::warn!(%key, %error, "the temp dir was not removed");
+            }
+            spool.last_output()
+        })
+        .await;
+        let how = match record.how {
+            How::Exited { code } => EndedHow::Exited { code },
+            How::Signalled { signal } => EndedHow::Signalled { signal },
+            How::Failed { reason } => EndedHow::Failed { reason },
+        };
+        let asked = record.asked || self.stop.borrow().is_some();
+        let swept = record.swept.saturating_add(swept);
+        self.over.store(true, Ordering::Release);
+        self.say(MemberState::Ended(Ended {
+            how,
+            asked,
+            last_output,
+            swept,
+            logs_complete: false,
+        }))
+        .await;
+    }
+
+    /// The shim has swept its descendants; this finds what is left when it could not. Returns only
+    /// when nothing of the member runs.
+    async fn sweep_orphans(&mut self, swept: bool, survivors: &[ProcessId]) -> u32 {
+        let mut sweep =
+            orphans::Sweep::new(&self.plan.key, &self.spool.places.temp, swept, survivors);
+        loop {
+            let (back, clean) = blocking(move || {
+                let clean = sweep.round();
+                (sweep, clean)
+            })
+            .await;
+            sweep = back;
+            if clean {
+                return sweep.killed();
+            }
+            if sweep.is_stubborn() {
+                self.say_stopping().await;
+            }
+            tokio::time::sleep(sweep.pause()).await;
+        }
+    }
+
+    fn vanished_reason(&self) -> String {
+        if self.spool.shim().is_some() {
+            "the shim vanished without a record of the member's end".to_owned()
+        } else {
+            "the member was not started: its shim never came up".to_owned()
+        }
+    }
+
+    fn hung_reason(&self) -> String {
+        let assignment = &self.plan.assignment;
+        let places: Vec<&str> =
+            [&assignment.job_directory, &assignment.checkpoint_directory, &assignment.workdir]
+                .into_iter()
+                .filter_map(|place| place.as_deref())
+                .collect();
+        format!(
+            "the member did not start within {} s: its file operations hang; \
+             is the shared root reachable ({})?",
+            START_LIMIT.as_secs(),
+            places.join(", ")
+        )
+    }
+}
+
+/// Ends when no job on this node stands in the way of stopping the cluster: on the head when Ray
+/// says so, elsewhere when no process below an entrypoint is left in the tree of `main`. Daemons
+/// that a job left behind are no longer in that tree, and nobody waits for them.
+async fn quiet(plan: &MemberPlan, main: Option<ProcessId>, ray: Option<&RayWatchTask>) {
+    if let Some(ray) = ray {
+        // An error means that the watch has ended: nothing to wait for.
+        let _ = ray.quiet.clone().wait_for(|quiet| *quiet).await;
+        return;
+    }
+    let Some(main) = main else { return };
+    loop {
+        let mark = plan.key.mark();
+        let busy = blocking(move || {
+            let of_jobs =
+                process::with_environment_and(MARK_VARIABLE, &mark, ATTEMPT_MARK_VARIABLE);
+            process::living_descendants(main.pid).iter().any(|id| of_jobs.contains(id))
+        })
+        .await;
+        if !busy {
+            return;
+        }
+        tokio::time::sleep(QUIET_PAUSE).await;
+    }
+}
+
+/// Everything before the shim runs on its own: decide, probe, write, spawn.
+fn prepare(plan: &MemberPlan, config: &SupervisorConfig, spool: &Spool) -> Result<Child, Refusal> {
+    let impossible = |what: &str, error: std::io::Error| Refusal::Impossible {
+        reason: format!("{what}: {error}"),
+    };
+    let launch = command::build(plan, config, &host_facts(plan), &spool.places)?;
+    if let (Launcher::Ray, Some(ray)) = (plan.assignment.launcher, launch.argv.first()) {
+        std::fs::metadata(ray).map_err(|error| {
+            impossible(
+                &format!("{ray} is not there, is Ray installed beside the interpreter"),
+                error,
+            )
+        })?;
+    }
+    probe::ports_free(probed(plan))?;
+    spool.create(plan, &launch).map_err(|error| impossible("the spool cannot be made", error))?;
+    spawn_shim(plan, config, spool).map_err(|error| impossible("the shim cannot be run", error))
+}
+
+/// Ray binds any port of its block; a command rank only those that are named to it.
+fn probed(plan: &MemberPlan) -> Box<dyn Iterator<Item = u16>> {
+    let block = ports::all(plan.member.ports);
+    match plan.assignment.launcher {
+        Launcher::Ray => Box::new(block),
+        Launcher::Command => Box::new(block.take(usize::from(ports::FIXED_PORTS))),
+    }
+}
+
+fn host_facts(plan: &MemberPlan) -> HostFacts {
+    let variables = std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+    let shm_available =
+        rustix::fs::statvfs("/dev/shm").ok().map(|shm| shm.f_bavail.saturating_mul(shm.f_frsize));
+    HostFacts {
+        environment: environment::inherited(variables),
+        shm_available,
+        home: plan.assignment.run_as.and_then(|(uid, _)| home_of(uid)),
+    }
+}
+
+fn home_of(uid: u32) -> Option<String> {
+    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+    passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        match fields.as_slice() {
+            &[_, _, id, _, _, home, ..] if id.parse() == Ok(uid) => Some(home.to_owned()),
+            _ => None,
+        }
+    })
+}
+
+fn spawn_shim(
+    plan: &MemberPlan,
+    config: &SupervisorConfig,
+    spool: &Spool,
+) -> std::io::Result<Child> {
+    let listener = shim_link::listen(&spool.directory)?;
+    // After an upgrade the file may be gone while this process still runs from it.
+    let own = Path::new("/proc/self/exe");
+    let program = if config.agent_binary.exists() { &config.agent_binary } else { own };
+    tokio::process::Command::new(program)
+        .arg("shim")
+        .arg(&spool.directory)
+        .env_clear()
+        // Marks the shim, and a child of it that has not come as far as its own environment.
+        .env(MARK_VARIABLE, plan.key.mark())
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(false)
+        .spawn()
+}
+
+/// Runs `work` where it may block. A panic in it is a defect and is passed on.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime is shutting down: there is no later.
+            Err(_) => std::future::pending().await,
+        },
+    }
+}

@@ -1,0 +1,225 @@
+//! Owner of the processes of this node's members.
+//!
+//! Each member has one task here and one shim process (`crate::shim`), which outlives the agent.
+//! Orders come in by methods that return at once; what happened goes out as events.
+
+mod command;
+#[cfg(test)]
+mod command_tests;
+mod environment;
+pub mod files;
+#[cfg(test)]
+mod fixtures;
+mod member;
+mod orphans;
+mod ports;
+mod probe;
+pub mod process;
+mod ray_api;
+mod ray_jobs;
+mod release;
+mod shim_link;
+mod spool;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use gangline_common::ids::MemberKey;
+use gangline_common::wire::v1::{Assignment, GangReport, MemberAssignment, MemberState};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use self::member::Member;
+use self::release::Archive;
+use self::spool::Spool;
+
+/// Longest grace of a stop; more would only overflow a clock.
+const MAX_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What the supervisor needs to know of this node.
+#[derive(Debug, Clone)]
+pub struct SupervisorConfig {
+    pub state_dir: PathBuf,
+    /// Parent of the members' temp dirs; short, because Ray puts sockets below it.
+    pub temp_root: PathBuf,
+    /// The program that `shim` and `helper` children run.
+    pub agent_binary: PathBuf,
+    /// Interpreter whose directory also has `ray`.
+    pub python: PathBuf,
+    pub node_address: IpAddr,
+    /// Network interface of `node_address`.
+    pub interface: Option<String>,
+    /// Further `RAY_*` variables for `ray start`; they win over the built-in ones.
+    pub ray_env: Vec<(String, String)>,
+    /// Size of a rank's object store; derived from its memory when absent.
+    pub object_store_bytes: Option<u64>,
+}
+
+/// One member and what it is part of.
+#[derive(Debug, Clone)]
+pub struct MemberPlan {
+    pub key: MemberKey,
+    pub assignment: Arc<Assignment>,
+    pub member: MemberAssignment,
+}
+
+/// What happened to a member or a gang.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SupervisorEvent {
+    /// Running, Stopping, Ended (with `logs_complete: false`) or Refused.
+    MemberChanged { key: MemberKey, state: MemberState },
+    /// Readiness and entrypoints of a gang whose Ray head runs here.
+    GangChanged { report: GangReport },
+}
+
+/// One log file of a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSource {
+    /// `output` or `driver-<operation>`.
+    pub file: String,
+    /// Where it is now; a driver's log moves into the spool when its member ends.
+    pub path: PathBuf,
+    /// The writer is gone: no byte will be added.
+    pub complete: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisorError {
+    #[error("{0} has not ended")]
+    NotEnded(MemberKey),
+    #[error("{}: {source}", path.display())]
+    Release { path: PathBuf, source: io::Error },
+}
+
+/// When a member has to be gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct StopOrder {
+    pub deadline: Instant,
+    /// No grace at all: SIGKILL at once.
+    pub kill: bool,
+}
+
+impl StopOrder {
+    fn is_sooner_than(self, other: StopOrder) -> bool {
+        (self.kill && !other.kill) || self.deadline < other.deadline
+    }
+}
+
+struct Handle {
+    spool: Spool,
+    stop: watch::Sender<Option<StopOrder>>,
+    over: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+/// Starts, adopts, stops and releases members. Dropping it leaves every member running.
+pub struct Supervisor {
+    config: Arc<SupervisorConfig>,
+    events: mpsc::Sender<SupervisorEvent>,
+    members: BTreeMap<MemberKey, Handle>,
+    archive: Archive,
+}
+
+impl Supervisor {
+    /// Must be called inside a tokio runtime: it takes up log copies of an earlier agent.
+    pub fn new(config: SupervisorConfig, events: mpsc::Sender<SupervisorEvent>) -> Self {
+        let archive = Archive::new(&config);
+        archive.resume();
+        Supervisor { config: Arc::new(config), events, members: BTreeMap::new(), archive }
+    }
+
+    /// Starts a member; a member that is known or was started before is left as it is.
+    pub fn start(&mut self, plan: MemberPlan) {
+        self.begin(plan, |member| tokio::spawn(member.start()));
+    }
+
+    /// Takes over a member that an earlier agent started: reconnects to its shim, or finds the
+    /// record of its end, or sweeps what is left of it and reports it as failed.
+    pub fn adopt(&mut self, plan: MemberPlan) {
+        self.begin(plan, |member| tokio::spawn(member.adopt()));
+    }
+
+    fn begin(&mut self, plan: MemberPlan, spawn: impl FnOnce(Member) -> JoinHandle<()>) {
+        if self.members.contains_key(&plan.key) {
+            return;
+        }
+        let key = plan.key.clone();
+        let spool = Spool::of(&plan, &self.config);
+        let (stop, stop_receiver) = watch::channel(None);
+        let over = Arc::new(AtomicBool::new(false));
+        let member = Member::new(
+            plan,
+            Arc::clone(&self.config),
+            self.events.clone(),
+            stop_receiver,
+            Arc::clone(&over),
+        );
+        let task = spawn(member);
+        self.members.insert(key, Handle { spool, stop, over, task });
+    }
+
+    /// Ends a member: its job gets `grace` to end by itself, then everything is killed. Repeating
+    /// it can only bring the end forward; a grace of zero kills at once.
+    pub fn stop(&mut self, key: &MemberKey, grace: Duration) {
+        let Some(handle) = self.members.get(key) else { return };
+        let deadline = Instant::now() + grace.min(MAX_GRACE);
+        let order = StopOrder { deadline, kill: grace.is_zero() };
+        handle.stop.send_if_modified(|current| {
+            let sooner = current.is_none_or(|current| order.is_sooner_than(current));
+            if sooner {
+                *current = Some(order);
+            }
+            sooner
+        });
+    }
+
+    /// Forgets a member that has ended and whose logs are durable elsewhere: its directories go,
+    /// and its logs are copied below the shared root in the background.
+    ///
+    /// Errors: the member has not ended, or its directories cannot be removed.
+    pub async fn release(&mut self, key: &MemberKey) -> Result<(), SupervisorError> {
+        let spool = match self.members.get(key) {
+            Some(handle) if !handle.over.load(Ordering::Acquire) => {
+                return Err(SupervisorError::NotEnded(key.clone()));
+            }
+            Some(handle) => handle.spool.clone(),
+            // Never started or adopted here: what an earlier agent may have left.
+            None => Spool::locate(key, &self.config, false),
+        };
+        if spool.shim().is_some_and(process::lives) && spool.exit_record().is_none() {
+            return Err(SupervisorError::NotEnded(key.clone()));
+        }
+        let error = |source| SupervisorError::Release { path: spool.places.temp.clone(), source };
+        spool.remove_temp().map_err(error)?;
+        self.archive.take(&spool.directory)?;
+        self.members.remove(key);
+        Ok(())
+    }
+
+    /// The member's log files as they are now; empty for a member that is not known.
+    pub fn log_files(&self, key: &MemberKey) -> Vec<LogSource> {
+        let Some(handle) = self.members.get(key) else { return Vec::new() };
+        // Read before the directory is: a log that appears later belongs to a writer that lives.
+        let complete = handle.over.load(Ordering::Acquire);
+        let mut logs = vec![("output".to_owned(), handle.spool.output())];
+        logs.extend(handle.spool.driver_logs());
+        logs.into_iter()
+            .filter(|(_, path)| path.exists())
+            .map(|(file, path)| LogSource { file, path, complete })
+            .collect()
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        for handle in self.members.values() {
+            handle.task.abort();
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Watches one gang's Ray cluster from the node of its head: readiness, entrypoints, dead nodes.
+//!
+//! Everything is asked again and again, and only what was answered is reported. A question that
+//! got no answer says nothing: the end of the head is seen by its shim, not here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_common::ids::{MemberId, MemberKey};
+use gangline_common::wire::v1::{
+    Entrypoint, EntrypointReport, EntrypointState, GangReport, RayCluster, RayDriver, RayNode,
+};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::command::{EPOCH_LABEL, GANG_LABEL, MEMBER_LABEL, rank_resource, shell_line};
+use super::ports::{self, FixedPort};
+use super::ray_api::{Job, Node, RayApi, RayApiError, RuntimeEnv, Submission, Version};
+use super::spool::Spool;
+use super::{MemberPlan, StopOrder, SupervisorEvent, environment};
+
+/// Pause between two looks while the gang forms.
+const FORMING_PAUSE: Duration = Duration::from_millis(200);
+/// Pause between two looks at running entrypoints.
+const RUNNING_PAUSE: Duration = Duration::from_millis(500);
+/// Time between two looks at the nodes once the gang is ready.
+const NODES_EVERY: Duration = Duration::from_secs(2);
+/// How much of a failed entrypoint's message is reported, in bytes.
+const MESSAGE_BYTES: usize = 4 << 10;
+/// How much of a dead node's message is reported, in bytes.
+const STATE_MESSAGE_BYTES: usize = 1 << 10;
+/// A share of the rank's resource that keeps the Ray driver on that rank.
+const DRIVER_SHARE: f64 = 0.001;
+
+/// One entrypoint on its way.
+struct Tracked {
+    entrypoint: Entrypoint,
+    /// Ray is known to have it.
+    accepted: bool,
+    /// Ray was asked to stop it.
+    stop_sent: bool,
+    /// Ray's own word for its state, once there was one.
+    status: Option<String>,
+    state: EntrypointState,
+}
+
+impl Tracked {
+    fn is_over(&self) -> bool {
+        matches!(self.state, EntrypointState::Succeeded { .. } | EntrypointState::Failed { .. })
+    }
+}
+
+/// The watch of one gang.
+pub struct RayWatch {
+    plan: MemberPlan,
+    spool: Arc<Spool>,
+    api: RayApi,
+    events: mpsc::Sender<SupervisorEvent>,
+    stop: watch::Receiver<Option<StopOrder>>,
+    /// Told true once no entrypoint stands in the way of stopping the gang.
+    quiet: watch::Sender<bool>,
+    version: Option<Version>,
+    /// Another cluster answered on the head's port: said once.
+    impostor_seen: bool,
+    nodes: Vec<Node>,
+    nodes_due: Instant,
+    cluster: Option<RayCluster>,
+    entrypoints: Vec<Tracked>,
+    /// When submitting is given up; counts from the gang's readiness.
+    submit_until: Option<Instant>,
+    reported: Option<GangReport>,
+}
+
+impl RayWatch {
+    /// Errors when no HTTP client can be made, or the block has no dashboard port.
+    pub fn new(
+        plan: MemberPlan,
+        spool: Arc<Spool>,
+        events: mpsc::Sender<SupervisorEvent>,
+        stop: watch::Receiver<Option<StopOrder>>,
+        quiet: watch::Sender<bool>,
+    ) -> Result<Self, RayApiError> {
+        // A block without that port was refused before anything was started; port 0 is refused
+        // by the kernel.
+        let port = ports::fixed(plan.member.ports, FixedPort::Dashboard).unwrap_or(0);
+        let api = RayApi::new(port, plan.assignment.auth_token.clone())?;
+        let track = |entrypoint: &Entrypoint| Tracked {
+            entrypoint: entrypoint.clone(),
+            accepted: false,
+            stop_sent: false,
+            status: None,
+            state: EntrypointState::Waiting,
+        };
+        let entrypoints = plan.assignment.entrypoints.iter().map(track).collect();
+        Ok(RayWatch {
+            plan,
+            spool,
+            api,
+            events,
+            stop,
+            quiet,
+            version: None,
+            impostor_seen: false,
+            nodes: Vec::new(),
+            nodes_due: Instant::now(),
+            cluster: None,
+            entrypoints,
+            submit_until: None,
+            reported: None,
+        })
+    }
+
+    /// Runs until the head's member has ended and the task is dropped.
+    pub async fn run(mut self) {
+        loop {
+            self.look().await;
+            if self.report().await.is_err() {
+                return; // nobody listens any more
+            }
+            let pause = if self.is_settled() { RUNNING_PAUSE } else { FORMING_PAUSE };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.is_ready() && self.entrypoints.iter().all(|tracked| tracked.accepted)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.ready)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.borrow().is_some()
+    }
+
+    async fn look(&mut self) {
+        if self.version.is_none() {
+            self.version = self.own_version().await;
+        }
+        let Some(version) = self.version.clone() else {
+            self.tell_quiet();
+            return;
+        };
+        let now = Instant::now();
+        if !self.is_settled() || now >= self.nodes_due {
+            if let Ok(nodes) = self.api.nodes().await {
+                self.nodes = nodes;
+                self.cluster = Some(cluster(&self.plan, &version, &self.nodes));
+            }
+            self.nodes_due = now + NODES_EVERY;
+        }
+        if self.is_ready() && self.submit_until.is_none() {
+            let patience = Duration::from_millis(self.plan.assignment.start_timeout_ms);
+            self.submit_until = Some(now + patience);
+        }
+        for index in 0..self.entrypoints.len() {
+            self.advance(index).await;
+        }
+        self.tell_quiet();
+    }
+
+    /// The head's version, once the API that answers is known to be that of this very head.
+    async fn own_version(&mut self) -> Option<Version> {
+        let version = self.api.version().await.ok()?;
+        let own = self.spool.session_name()?;
+        if version.session_name == own {
+            return Some(version);
+        }
+        if !std::mem::replace(&mut self.impostor_seen, true) {
+            tracing::warn!(key = %self.plan.key, answered = version.session_name, own,
+                "another Ray cluster answers on the port of this head");
+        }
+        None
+    }
+
+    /// One step of one entrypoint: find it in Ray, or submit it, or stop it.
+    async fn advance(&mut self, index: usize) {
+        let stopping = self.is_stopping();
+        let ready = self.is_ready();
+        let Some(tracked) = self.entrypoints.get_mut(index).filter(|t| !t.is_over()) else {
+            return;
+        };
+        let operation = tracked.entrypoint.operation.clone();
+        // An entrypoint of an earlier agent is there already, whatever the nodes look like now.
+        match self.api.job(&operation).await {
+            Ok(Some(job)) => {
+                tracked.accepted = true;
+                tracked.status = Some(job.status.clone());
+                tracked.state = state_of(&job, &self.nodes, &self.plan.key);
+                if stopping && !tracked.is_over() && !tracked.stop_sent {
+                    tracked.stop_sent = self.api.stop(&operation).await.is_ok();
+                }
+            }
+            // Ray has lost what it had accepted. Only its answer about the job counts, and it may
+            // yet come back with it.
+            Ok(None) if tracked.accepted => {}
+            Ok(None) if ready && !stopping => self.submit(index).await,
+            Ok(None) | Err(_) => {}
+        }
+    }
+
+    async fn submit(&mut self, index: usize) {
+        let Some(tracked) = self.entrypoints.get_mut(index) else { return };
+        let submission = match submission(&self.plan, &tracked.entrypoint) {
+            Ok(submission) => submission,
+            Err(error) => return tracked.state = not_submitted(error.to_string()),
+        };
+        let mut stop = self.stop.clone();
+        let submitted = tokio::select! {
+            submitted = self.api.submit(&submission) => submitted,
+            // The next look finds out whether it was accepted all the same.
+            _ = stop.changed() => return,
+        };
+        match submitted {
+            Ok(()) => {
+                tracked.accepted = true;
+                tracing::info!(key = %self.plan.key, operation = tracked.entrypoint.operation, "submitted");
+            }
+            Err(error) => {
+                let late = self.submit_until.is_some_and(|until| Instant::now() >= until);
+                // A submission whose answer got lost may have arrived: only a definite "unknown"
+                // after it makes it a failure.
+                let unknown = || async {
+                    matches!(self.api.job(&tracked.entrypoint.operation).await, Ok(None))
+                };
+                if (late || error.is_permanent()) && unknown().await {
+                    tracked.state = not_submitted(error.to_string());
+                } else {
+                    tracing::debug!(key = %self.plan.key, %error, "not submitted yet");
+                }
+            }
+        }
+    }
+
+    /// While stopping: nothing is left to wait for when every entrypoint is over, or waits inside
+    /// Ray (which cannot stop it then), or never got there.
+    fn tell_quiet(&self) {
+        let waits = |tracked: &Tracked| {
+            tracked.accepted && !tracked.is_over() && tracked.status.as_deref() != Some("PENDING")
+        };
+        if self.is_stopping() && !self.entrypoints.iter().any(waits) {
+            self.quiet.send_replace(true);
+        }
+    }
+
+    async fn report(&mut self) -> Result<(), ()> {
+        let report = GangReport {
+            gang: self.plan.key.gang.clone(),
+            epoch: self.plan.key.epoch,
+            ray: self.cluster.clone(),
+            entrypoints: self
+                .entrypoints
+                .iter()
+                .map(|tracked| EntrypointReport {
+                    operation: tracked.entrypoint.operation.clone(),
+                    state: tracked.state.clone(),
+                })
+                .collect(),
+        };
+        if self.reported.as_ref() == Some(&report) {
+            return Ok(());
+        }
+        self.reported = Some(report.clone());
+        self.events.send(SupervisorEvent::GangChanged { report }).await.map_err(drop)
+    }
+}
+
+/// Which of Ray's nodes are members, and whether they are exactly this gang.
+fn cluster(plan: &MemberPlan, version: &Version, nodes: &[Node]) -> RayCluster {
+    let mut members: BTreeMap<MemberId, RayNode> = BTreeMap::new();
+    let mut foreign = false;
+    for node in nodes {
+        let alive = node.state == "ALIVE";
+        let Some(member) = member_of(node, &plan.key) else {
+            if alive {
+                foreign = true;
+                tracing::debug!(key = %plan.key, node = node.node_id, ip = node.node_ip,
+                    "a node that is no member of the gang is in its Ray cluster");
+            }
+            continue;
+        };
+        let seen = RayNode {
+            member,
+            ray_node_id: node.node_id.clone(),
+            address: node.node_ip.clone(),
+            alive,
+            state_message: end_of(node.state_message.as_deref().unwrap_or(""), STATE_MESSAGE_BYTES),
+        };
+        match members.get(&member) {
+            Some(other) if other.alive && alive => foreign = true,
+            Some(other) if other.alive => {}
+            _ => {
+                members.insert(member, seen);
+            }
+        }
+    }
+    let alive = |member| members.get(&member).is_some_and(|node| node.alive);
+    let complete = alive(MemberId::Head)
+        && (0..plan.assignment.nnodes).all(|rank| alive(MemberId::Rank(rank)));
+    let strangers = members.keys().any(|member| match member {
+        MemberId::Head => false,
+        MemberId::Rank(rank) => *rank >= plan.assignment.nnodes,
+    });
+    RayCluster {
+        ready: complete && !foreign && !strangers,
+        session: version.session_name.clone(),
+        version: version.ray_version.clone(),
+        nodes: members.into_values().collect(),
+    }
+}
+
+fn member_of(node: &Node, key: &MemberKey) -> Option<MemberId> {
+    let label = |name: &str| node.labels.as_ref()?.get(name).map(String::as_str);
+    if label(GANG_LABEL)? != key.gang.as_str() || label(EPOCH_LABEL)? != key.epoch.to_string() {
+        return None;
+    }
+    label(MEMBER_LABEL)?.parse().ok()
+}
+
+fn submission(plan: &MemberPlan, entrypoint: &Entrypoint) -> Result<Submission, shlex::QuoteError> {
+    let mut entrypoint_resources = BTreeMap::new();
+    if let MemberId::Rank(rank) = entrypoint.driver {
+        entrypoint_resources.insert(rank_resource(rank), DRIVER_SHARE);
+    }
+    let metadata = BTreeMap::from([
+        ("gangline_job".to_owned(), plan.assignment.job.to_string()),
+        ("gangline_attempt".to_owned(), plan.assignment.attempt.to_string()),
+    ]);
+    Ok(Submission {
+        entrypoint: shell_line(&entrypoint.argv)?,
+        submission_id: entrypoint.operation.clone(),
+        runtime_env: RuntimeEnv { env_vars: environment::entrypoint(&plan.assignment) },
+        entrypoint_resources,
+        metadata,
+    })
+}
+
+fn state_of(job: &Job, nodes: &[Node], key: &MemberKey) -> EntrypointState {
+    let driver = driver_of(job, nodes, key);
+    match job.status.as_str() {
+        "RUNNING" => EntrypointState::Running { driver },
+        "SUCCEEDED" => EntrypointState::Succeeded { driver },
+        "FAILED" | "STOPPED" => EntrypointState::Failed {
+            driver,
+            exit_code: job.driver_exit_code,
+            error_type: job
+                .error_type
+                .clone()
+                .or_else(|| (job.status == "STOPPED").then(|| "STOPPED".to_owned())),
+            message: end_of(job.message.as_deref().unwrap_or(""), MESSAGE_BYTES),
+        },
+        // PENDING, or a word of a later Ray, which is no evidence of an end.
+        _ => EntrypointState::Waiting,
+    }
+}
+
+/// Where the Ray driver runs: the node id is what Ray's own supervisor saw; the address is what
+/// the driver said of itself, and is absent when it never connected.
+fn driver_of(job: &Job, nodes: &[Node], key: &MemberKey) -> Option<RayDriver> {
+    let id = job.driver_node_id.clone()?;
+    let member = nodes.iter().find(|node| node.node_id == id).and_then(|node| member_of(node, key));
+    let address = job.driver_info.as_ref().and_then(|info| info.node_ip_address.clone());
+    Some(RayDriver { ray_node_id: id, member, address })
+}
+
+fn not_submitted(message: String) -> EntrypointState {
+    EntrypointState::Failed {
+        driver: None,
+        exit_code: None,
+        error_type: Some("NOT_SUBMITTED".to_owned()),
+        message: end_of(&message, MESSAGE_BYTES),
+    }
+}
+
+fn end_of(text: &str, bytes: usize) -> String {
+    let mut start = text.len().saturating_sub(bytes);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    text.get(start..).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::fixtures;
+
+    fn node(id: &str, state: &str, labels: &[(&str, &str)]) -> Node {
+        let labels = labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        Node {
+            node_id: id.to_owned(),
+            node_ip: "10.0.0.1".to_owned(),
+            state: state.to_owned(),
+            state_message: (state == "DEAD").then(|| "health check failed".to_owned()),
+            labels: Some(labels),
+        }
+    }
+
+    fn member(id: &str, state: &str, member: &str) -> Node {
+        node(id, state, &[(GANG_LABEL, "g-1"), (EPOCH_LABEL, "1.1"), (MEMBER_LABEL, member)])
+    }
+
+    fn seen(nodes: &[Node]) -> RayCluster {
+        let (plan, _) = fixtures::ray_plan(MemberId::Head);
+        let version =
+            Version { ray_version: "2.60.0".to_owned(), session_name: "session_1".to_owned() };
+        cluster(&plan, &version, nodes)
+    }
+
+    #[test]
+    fn ready_is_exactly_this_gang() {
+        let whole =
+            [member("h", "ALIVE", "head"), member("a", "ALIVE", "0"), member("b", "ALIVE", "1")];
+        assert!(seen(&whole).ready);
+        assert!(!seen(&whole[..2]).ready, "a rank is missing");
+        let with = |extra: Node| seen(&[&whole[..], &[extra]].concat());
+        assert!(!with(node("x", "ALIVE", &[])).ready, "a node without labels");
+        assert!(!with(member("x", "ALIVE", "2")).ready, "a rank too many");
+        assert!(!with(member("x", "ALIVE", "1")).ready, "a rank twice");
+        let old = [(GANG_LABEL, "g-1"), (EPOCH_LABEL, "1.0"), (MEMBER_LABEL, "1")];
+        assert!(!with(node("x", "ALIVE", &old)).ready, "a member of another epoch");
+        assert!(with(node("x", "DEAD", &[])).ready, "who has left does not matter");
+        assert!(with(member("x", "DEAD", "1")).ready);
+    }
+
+    #[test]
+    fn a_dead_member_is_reported_with_its_cause() {
+        let cluster = seen(&[
+            member("h", "ALIVE", "head"),
+            member("a", "ALIVE", "0"),
+            member("b", "DEAD", "1"),
+        ]);
+        assert!(!cluster.ready);
+        let dead = cluster.nodes.iter().find(|node| node.member == MemberId::Rank(1)).unwrap();
+        assert_eq!((dead.alive, dead.state_message.as_str()), (false, "health check failed"));
+    }
+
+    #[test]
+    fn answers_of_ray_are_read() {
+        let job: Job = serde_json::from_str(
+            r#"{"type":"SUBMISSION","job_id":null,"submission_id":"job-1-2","driver_info":null,
+                "status":"FAILED","message":"exit code 3","error_type":"JOB_ENTRYPOINT_COMMAND_ERROR",
+                "driver_node_id":"b","driver_exit_code":3}"#,
+        )
+        .unwrap();
+        let (plan, _) = fixtures::ray_plan(MemberId::Head);
+        let nodes = [member("b", "ALIVE", "1")];
+        let driver = RayDriver {
+            ray_node_id: "b".to_owned(),
+            member: Some(MemberId::Rank(1)),
+            address: None,
+        };
+        assert_eq!(
+            state_of(&job, &nodes, &plan.key),
+            EntrypointState::Failed {
+                driver: Some(driver),
+                exit_code: Some(3),
+                error_type: Some("JOB_ENTRYPOINT_COMMAND_ERROR".to_owned()),
+                message: "exit code 3".to_owned(),
+            }
+        );
+        let stopped = Job { status: "STOPPED".to_owned(), error_type: None, ..job.clone() };
+        assert!(matches!(
+            state_of(&stopped, &nodes, &plan.key),
+            EntrypointState::Failed { error_type: Some(error), .. } if error == "STOPPED"
+        ));
+        let unheard_of = Job { status: "PAUSED".to_owned(), ..job };
+        assert_eq!(state_of(&unheard_of, &nodes, &plan.key), EntrypointState::Waiting);
+    }
+
+    #[test]
+    fn the_driver_is_pinned_to_its_rank() {
+        let (plan, _) = fixtures::ray_plan(MemberId::Head);
+        let mut entrypoint = plan.assignment.entrypoints[0].clone();
+        entrypoint.argv.push("--note=it's $(id)".to_owned());
+        let json = serde_json::to_value(submission(&plan, &entrypoint).unwrap()).unwrap();
+        assert_eq!(json["submission_id"], "job-1-2");
+        assert_eq!(json["entrypoint_resources"]["gangline_rank_0"], 0.001);
+        assert_eq!(json["runtime_env"]["env_vars"]["GANGLINE_JOB_ID"], "job-1");
+        assert_eq!(shlex::split(json["entrypoint"].as_str().unwrap()).unwrap(), entrypoint.argv);
+    }
+}

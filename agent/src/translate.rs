@@ -1,0 +1,140 @@
+//! Between the words of the wire and those of the core. The core knows neither the wire nor the
+//! content of an assignment; this file is where both are known.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_common::ids::{Epoch, GangId, Generation, MemberKey};
+use gangline_common::tls::sha256;
+use gangline_common::wire::v1::{self, Assignment, Ended, EndedHow, MemberState};
+use gangline_common::wire::{WireError, codec};
+
+use crate::core::Core;
+use crate::core::assignment::{
+    DesiredSet, GangOrder, Member, MemberOrder, Order, Phase, Refusal, RunOrder,
+};
+use crate::core::event::MemberChange;
+
+/// Assignments by incarnation: what the core decides about without reading it.
+pub type Assignments = BTreeMap<(GangId, Epoch), Arc<Assignment>>;
+
+/// Splits a desired state into what the core decides on and the assignments.
+pub fn desired_set(
+    generation: Generation,
+    gangs: Vec<v1::DesiredGang>,
+) -> Result<(DesiredSet, Assignments), WireError> {
+    let mut orders = Vec::with_capacity(gangs.len());
+    let mut assignments = Assignments::new();
+    for wanted in gangs {
+        orders.push(gang_order(&wanted)?);
+        if let v1::Order::Run(assignment) = wanted.order {
+            assignments.insert((wanted.gang, wanted.epoch), Arc::from(assignment));
+        }
+    }
+    Ok((DesiredSet { generation, gangs: orders }, assignments))
+}
+
+/// The decidable part of one gang's order.
+pub fn gang_order(wanted: &v1::DesiredGang) -> Result<GangOrder, WireError> {
+    let order = match &wanted.order {
+        v1::Order::Stop => Order::Stop,
+        v1::Order::Run(assignment) => Order::Run(RunOrder {
+            members: assignment
+                .members
+                .iter()
+                .map(|member| MemberOrder { member: member.member, gpus: member.gpus.clone() })
+                .collect(),
+            grace: Duration::from_millis(assignment.grace_ms),
+            digest: sha256(&codec::encode("Assignment", assignment)?),
+        }),
+    };
+    Ok(GangOrder { gang: wanted.gang.clone(), epoch: wanted.epoch, order })
+}
+
+/// One gang's order with its assignment; `None` when the assignment is not at hand.
+pub fn wire_order(order: &GangOrder, assignments: &Assignments) -> Option<v1::DesiredGang> {
+    let wire = match &order.order {
+        Order::Stop => v1::Order::Stop,
+        Order::Run(_) => {
+            let assignment = assignments.get(&(order.gang.clone(), order.epoch))?;
+            v1::Order::Run(Box::new(Assignment::clone(assignment)))
+        }
+    };
+    Some(v1::DesiredGang { gang: order.gang.clone(), epoch: order.epoch, order: wire })
+}
+
+/// What the core needs to know of a member's new state; the rest is kept for the report.
+/// `Starting` is the core's own word and says nothing new.
+pub fn member_change(state: &MemberState) -> Option<MemberChange> {
+    match state {
+        MemberState::Starting => None,
+        MemberState::Running { pid } => Some(MemberChange::Running { pid: *pid }),
+        MemberState::Stopping => Some(MemberChange::Stopping),
+        MemberState::Ended(_) => Some(MemberChange::Ended),
+        MemberState::Refused(refusal) => Some(MemberChange::Refused(core_refusal(refusal))),
+    }
+}
+
+pub fn core_refusal(refusal: &v1::Refusal) -> Refusal {
+    match refusal.clone() {
+        v1::Refusal::PortBusy { port } => Refusal::PortBusy { port },
+        v1::Refusal::GpuHeld { gpu, by } => Refusal::GpuHeld { gpu, by },
+        v1::Refusal::StaleEpoch { highest } => Refusal::StaleEpoch { highest },
+        v1::Refusal::Impossible { reason } => Refusal::Impossible { reason },
+    }
+}
+
+pub fn wire_refusal(refusal: &Refusal) -> v1::Refusal {
+    match refusal.clone() {
+        Refusal::PortBusy { port } => v1::Refusal::PortBusy { port },
+        Refusal::GpuHeld { gpu, by } => v1::Refusal::GpuHeld { gpu, by },
+        Refusal::StaleEpoch { highest } => v1::Refusal::StaleEpoch { highest },
+        Refusal::Impossible { reason } => v1::Refusal::Impossible { reason },
+    }
+}
+
+/// The agent's whole truth. `ends` holds how each member ended, `gangs` what Ray says.
+pub fn node_report(
+    core: &Core,
+    ends: &BTreeMap<MemberKey, Ended>,
+    gangs: &BTreeMap<(GangId, Epoch), v1::GangReport>,
+) -> v1::NodeReport {
+    let members = core
+        .members()
+        .map(|(key, member)| v1::MemberReport {
+            key: key.clone(),
+            state: member_state(member, ends.get(key)),
+        })
+        .collect();
+    v1::NodeReport { held: core.held(), members, gangs: gangs.values().cloned().collect() }
+}
+
+fn member_state(member: &Member, ended: Option<&Ended>) -> MemberState {
+    match &member.phase {
+        // Adopting is never reported: the first report waits until it is over.
+        Phase::Waiting | Phase::Adopting | Phase::Starting => MemberState::Starting,
+        Phase::Running { pid } => MemberState::Running { pid: *pid },
+        Phase::Stopping => MemberState::Stopping,
+        Phase::Refused(refusal) => MemberState::Refused(wire_refusal(refusal)),
+        Phase::Ended(end) => {
+            let ended = ended.cloned().unwrap_or_else(called_off);
+            MemberState::Ended(Ended {
+                asked: end.asked,
+                logs_complete: end.logs_complete,
+                ..ended
+            })
+        }
+    }
+}
+
+/// The end of a member that never had a process.
+fn called_off() -> Ended {
+    Ended {
+        how: EndedHow::Failed { reason: "called off before it was started".to_owned() },
+        asked: true,
+        last_output: String::new(),
+        swept: 0,
+        logs_complete: true,
+    }
+}

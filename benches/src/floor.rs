@@ -1,0 +1,151 @@
+//! What the hardware and the libraries below allow: the floors that figures stand beside.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context;
+use gangline_common::ids::NodeId;
+use gangline_common::tls::{Identity, agent_config, key_and_request, server_config};
+use gangline_common::transport::{
+    Connection, Endpoint, FrameReceiver, FrameSender, StreamKind, close,
+};
+use gangline_common::wire::frame::{Frame, HEADER_LENGTH, Kind};
+use gangline_coordinator::ca::Ca;
+use redb::{Database, Durability, TableDefinition};
+
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Bytes of a raw write, and blocks of the file that they go round in.
+const BLOCK: usize = 4096;
+const BLOCKS: u64 = 256;
+const TABLE: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("floor");
+
+/// Write and fdatasync of 4 KiB into a file whose blocks are there already.
+pub struct RawDisk {
+    file: File,
+    next: u64,
+}
+
+impl RawDisk {
+    pub fn create(directory: &Path) -> anyhow::Result<Self> {
+        let path = directory.join("raw");
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        for block in 0..BLOCKS {
+            file.write_all_at(&[1; BLOCK], block * BLOCK as u64)?;
+        }
+        file.sync_all()?;
+        Ok(RawDisk { file, next: 0 })
+    }
+
+    pub fn write(&mut self) -> std::io::Result<()> {
+        self.next = (self.next + 1) % BLOCKS;
+        self.file.write_all_at(&[self.next as u8; BLOCK], self.next * BLOCK as u64)?;
+        self.file.sync_data()
+    }
+}
+
+/// redb alone: one record of 1 KiB, two-phase commit.
+pub struct PlainRedb {
+    database: Database,
+    next: u64,
+}
+
+impl PlainRedb {
+    pub fn create(directory: &Path) -> anyhow::Result<Self> {
+        Ok(PlainRedb { database: Database::create(directory.join("plain.redb"))?, next: 0 })
+    }
+
+    pub fn commit(&mut self) -> anyhow::Result<()> {
+        self.next += 1;
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        transaction.set_two_phase_commit(true);
+        transaction.open_table(TABLE)?.insert(self.next, [7; 1024].as_slice())?;
+        Ok(transaction.commit()?)
+    }
+}
+
+/// A peer in a thread of its own that sends every frame back, over the transport of the daemons.
+pub struct Echo {
+    endpoint: Endpoint,
+    connection: Connection,
+    sender: FrameSender,
+    receiver: FrameReceiver,
+    frame: Frame,
+    peer: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Echo {
+    /// `bytes` is the length of the frames, header and body.
+    pub async fn start(directory: &Path, bytes: usize) -> anyhow::Result<Self> {
+        let ca = Ca::open(directory, Duration::from_secs(3600))?;
+        let server = server_config(&ca.server_identity()?, ca.certificate())?;
+        let (key_pkcs8, request) = key_and_request()?;
+        let certificate = ca.sign_agent(&request, &NodeId::new("n-bench")?)?;
+        let identity = Identity { chain: vec![certificate.into()], key_pkcs8 };
+        let client = agent_config(&identity, ca.certificate())?;
+
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let peer = std::thread::spawn(move || echo_peer(server, tell));
+        let address = told.await.context("the echo did not start")?;
+        let endpoint = Endpoint::client(LOOPBACK, client)?;
+        let connection = endpoint.dial(address).await?;
+        let (sender, receiver) = connection.open_bi(StreamKind::Control).await?;
+        let body = vec![7; bytes.saturating_sub(HEADER_LENGTH)];
+        let frame = Frame::new(Kind::Report, body)?;
+        Ok(Echo { endpoint, connection, sender, receiver, frame, peer })
+    }
+
+    pub async fn round_trip(&mut self) -> anyhow::Result<()> {
+        self.sender.send(&self.frame).await?;
+        self.receiver.receive().await?.context("the echo has ended")?;
+        Ok(())
+    }
+
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.connection.close(close::DONE, "");
+        self.endpoint.close(close::DONE, "").await;
+        match self.peer.join() {
+            Ok(result) => result,
+            Err(_) => anyhow::bail!("the echo has panicked"),
+        }
+    }
+}
+
+fn echo_peer(
+    tls: gangline_common_rustls::ServerConfig,
+    tell: tokio::sync::oneshot::Sender<SocketAddr>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let endpoint = Endpoint::server(LOOPBACK, tls)?;
+        let address = endpoint.local_address().context("no address")?;
+        if tell.send(address).is_err() {
+            return Ok(());
+        }
+        let connection = endpoint.accept().await.context("no connection")?.accept().await?;
+        let (_, mut sender, mut receiver) = connection.accept_bi().await?;
+        // An error is the close of the other side, which is how this ends.
+        while let Ok(Some(frame)) = receiver.receive().await {
+            if sender.send(&frame).await.is_err() {
+                break;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Starts one `stamp` as plainly as a process can be started.
+pub fn spawn_stamp(program: &Path, pipe: &Path, tag: &str) -> std::io::Result<Child> {
+    Command::new(program)
+        .arg(pipe)
+        .arg(tag)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+}

@@ -1,0 +1,368 @@
+//! The commands and options, as clap reads them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+use crate::durations;
+use crate::output::{Format, parse_format};
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "gangline",
+    version,
+    about = "Run jobs on gangs of GPU nodes",
+    after_help = "A JOB is an id, the unique beginning of an id, a name (the newest job of that \
+                  name), @last, or - for a list on stdin.\n\
+                  Exit codes: 0 ok, 1 error, 2 usage, 4 not allowed, 5 spec or config invalid, \
+                  6 coordinator not reachable, 7 conflict, 9 can never run; of a job: 0 SUCCEEDED, \
+                  100 FAILED, 101 not finished, 102 not found, 103 CANCELLED; 130 Ctrl-C.",
+    infer_subcommands = false,
+    disable_help_subcommand = true
+)]
+pub struct Args {
+    /// Options of every command.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of every command.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// Coordinator [env: GANGLINE_ADDRESS] [default: http://127.0.0.1:8265]
+    #[arg(long, global = true, value_name = "URL")]
+    pub address: Option<String>,
+    /// API token; better a file or the environment, as others can see arguments [env: GANGLINE_TOKEN]
+    #[arg(long, global = true, value_name = "TOKEN", conflicts_with = "token_file")]
+    pub token: Option<String>,
+    /// File that holds the API token
+    #[arg(long, global = true, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Form of the data: table, wide, json, jsonl, name
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FORMAT",
+        env = "GANGLINE_OUTPUT",
+        hide_env_values = true,
+        value_parser = parse_format,
+        default_value = "table"
+    )]
+    pub output: Format,
+    /// The same as -o json
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to use colours; NO_COLOR and CLICOLOR_FORCE are heeded
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorWhen,
+    /// No hints and no progress
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+impl Globals {
+    /// The form of the data.
+    pub fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output }
+    }
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorWhen {
+    /// On a terminal
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Submit a job: a spec file, a command, or both
+    Submit(Submit),
+    /// Run one command on N nodes with its output here, without a spec
+    Run(Run),
+    /// List jobs
+    Ps(Ps),
+    /// Show everything about a job
+    Show(Show),
+    /// Print the log of a job
+    Logs(Logs),
+    /// Stop jobs
+    Stop(Stop),
+    /// Wait until jobs have ended
+    Wait(Wait),
+    /// Nodes, and join tokens for new ones
+    Node(Node),
+    /// Show what nodes and GPUs do now
+    Top(Top),
+    /// API tokens of users
+    Token(Token),
+    /// Check a spec without asking the coordinator
+    Validate(Validate),
+    /// Print who the token belongs to
+    Whoami,
+    /// Print the version
+    Version,
+}
+
+/// What a submission may put over its spec.
+#[derive(Debug, Default, ClapArgs)]
+pub struct SpecOptions {
+    /// Name of the job
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Number of nodes
+    #[arg(long, value_name = "N")]
+    pub nnodes: Option<u32>,
+    /// GPUs on each node
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+    /// Pool to run in
+    #[arg(long, value_name = "POOL")]
+    pub pool: Option<String>,
+    /// Environment of the job; K alone takes the value of this shell (repeatable)
+    #[arg(long, value_name = "K[=V]")]
+    pub env: Vec<String>,
+    /// Any field of the spec, such as resources.nnodes=8 (repeatable)
+    #[arg(long, value_name = "PATH=VALUE", value_parser = parse_override)]
+    pub set: Vec<(String, String)>,
+    /// Id of the job; the same id and spec again are the same job
+    #[arg(long, value_name = "SUBMISSION_ID")]
+    pub id: Option<String>,
+    /// Wait for the end, and exit with the job's own exit code
+    #[arg(long)]
+    pub propagate: bool,
+}
+
+fn parse_override(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(path, value)| (path.to_owned(), value.to_owned()))
+        .ok_or_else(|| "write it as resources.nnodes=8".to_owned())
+}
+
+/// `gangline submit`.
+#[derive(Debug, ClapArgs)]
+pub struct Submit {
+    /// Spec file; - is stdin
+    #[arg(required_unless_present = "command")]
+    pub spec: Option<PathBuf>,
+    /// Command of the job, in place of the spec's entrypoint
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+    /// Show the log until the job has ended, and exit with its code
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Wait until the job has ended, and exit with its code
+    #[arg(long)]
+    pub wait: bool,
+    /// Check the spec here and print what would be sent; sends nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Overrides.
+    #[command(flatten)]
+    pub options: SpecOptions,
+}
+
+/// `gangline run`.
+#[derive(Debug, ClapArgs)]
+pub struct Run {
+    /// The command: it runs on every node, without a shell
+    #[arg(last = true, value_name = "CMD", required = true)]
+    pub command: Vec<String>,
+    /// Overrides.
+    #[command(flatten)]
+    pub options: SpecOptions,
+}
+
+/// `gangline ps`.
+#[derive(Debug, ClapArgs)]
+pub struct Ps {
+    /// Also jobs that have ended
+    #[arg(short, long)]
+    pub all: bool,
+    /// Only jobs in this state, such as RUNNING
+    #[arg(short, long, value_name = "STATE", value_parser = parse_state)]
+    pub state: Option<String>,
+    /// Go on: redraw on a terminal, else print changed jobs as JSON lines
+    #[arg(short, long)]
+    pub watch: bool,
+}
+
+fn parse_state(text: &str) -> Result<String, String> {
+    let state = text.to_ascii_uppercase();
+    if crate::view::STATES.contains(&state.as_str()) {
+        return Ok(state);
+    }
+    Err(format!("use one of {}", crate::view::STATES.join(", ")))
+}
+
+/// `gangline show`.
+#[derive(Debug, ClapArgs)]
+pub struct Show {
+    /// Job
+    pub job: String,
+}
+
+/// `gangline logs`.
+#[derive(Debug, ClapArgs)]
+pub struct Logs {
+    /// Job
+    pub job: String,
+    /// Go on until the job has ended, and exit with its code
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Output of this member: a rank, or head [default: the Ray driver's log, else rank 0]
+    #[arg(long, value_name = "RANK", value_parser = parse_rank)]
+    pub rank: Option<String>,
+    /// Attempt [default: the last one]
+    #[arg(long, value_name = "N")]
+    pub attempt: Option<u32>,
+    /// Lines to begin with, from the end, or all
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_tail)]
+    pub tail: Tail,
+    /// Bytes as they are: control sequences reach the terminal, progress bars are not folded
+    #[arg(long)]
+    pub raw: bool,
+}
+
+/// How many lines from the end to begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// The whole log.
+    All,
+    /// This many lines.
+    Lines(u64),
+}
+
+fn parse_tail(text: &str) -> Result<Tail, String> {
+    match text {
+        "all" => Ok(Tail::All),
+        number => number.parse().map(Tail::Lines).map_err(|_| "give a number, or all".to_owned()),
+    }
+}
+
+fn parse_rank(text: &str) -> Result<String, String> {
+    if text == "head" || text.parse::<u32>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    Err("give the number of a rank, or head".to_owned())
+}
+
+/// `gangline stop`.
+#[derive(Debug, ClapArgs)]
+pub struct Stop {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// Why; kept with the job
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Also stop jobs of others without a question
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `gangline wait`.
+#[derive(Debug, ClapArgs)]
+pub struct Wait {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// Give up after this time, such as 90s or 2h, with exit code 101
+    #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+    pub timeout: Option<Duration>,
+}
+
+/// `gangline node`.
+#[derive(Debug, ClapArgs)]
+pub struct Node {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: NodeCommand,
+}
+
+/// The commands of `gangline node`.
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// List nodes
+    Ls,
+    /// Show everything about a node
+    Show {
+        /// Id or name of the node
+        node: String,
+    },
+    /// Make a join token for new agents
+    Token {
+        /// How many agents may join with it
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        uses: u32,
+        /// How long it is good for
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = durations::parse)]
+        ttl: Duration,
+        /// Pool that the new nodes belong to
+        #[arg(long, value_name = "POOL")]
+        pool: Option<String>,
+    },
+    /// Take a node's identity away: its agent cannot come back
+    Revoke {
+        /// Id or name of the node
+        node: String,
+        /// Do it without a question
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+/// `gangline top`.
+#[derive(Debug, ClapArgs)]
+pub struct Top {
+    /// Print once and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+/// `gangline token`.
+#[derive(Debug, ClapArgs)]
+pub struct Token {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TokenCommand,
+}
+
+/// The commands of `gangline token`.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make an API token
+    Create {
+        /// User that it speaks for
+        #[arg(long)]
+        user: String,
+        /// Project that it works in
+        #[arg(long)]
+        project: String,
+        /// Role of the user, such as member or admin
+        #[arg(long, default_value = "member")]
+        role: String,
+        /// Name of the token, for people [default: the user]
+        #[arg(long)]
+        name: Option<String>,
+    },
+}
+
+/// `gangline validate`.
+#[derive(Debug, ClapArgs)]
+pub struct Validate {
+    /// Spec file; - is stdin
+    pub spec: PathBuf,
+}

@@ -1,0 +1,364 @@
+//! The HTTP client of the coordinator: requests, safe repeats, and errors in the user's words.
+
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::config::Settings;
+use crate::errors::{CliError, code, exit};
+use crate::output::Screen;
+
+/// Time for a connection to be made.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for a whole answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest silence of a stream: the coordinator sends a ping every 15 s.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
+/// Largest answer that is held in memory, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+/// Largest piece of a log in one answer, in bytes.
+const MAX_LOG_PAGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// A POST is repeated at most this often.
+const MAX_REPEATS: u32 = 5;
+/// All tries of a POST together take at most this long.
+const REPEAT_WITHIN: Duration = Duration::from_secs(15);
+/// Time for one try of a POST that can be repeated.
+const TRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// First wait before a repeat; each further one is twice as long.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+
+/// The problem code with which a coordinator says that a job can never run on its cluster.
+const CAN_NEVER_RUN: &str = "E0330";
+/// Problem codes with which a coordinator that works well turns a request away for a moment.
+const BUSY: [&str; 2] = ["E0313", "E0315"];
+
+/// Whether a POST may be sent again when its answer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// The coordinator knows the key, or doing it twice is the same as once.
+    Safe,
+    /// Twice would make two.
+    Never,
+}
+
+/// A POST.
+#[derive(Debug)]
+pub struct Post<'a> {
+    /// Segments of the path below `/api/v1`.
+    pub path: &'a [&'a str],
+    /// Query parameters.
+    pub query: &'a [(&'a str, String)],
+    /// JSON text.
+    pub body: String,
+    /// The value of `X-Gangline-Command`, already encoded.
+    pub command: Option<String>,
+    /// Whether it may be sent again.
+    pub repeat: Repeat,
+}
+
+/// A piece of a log.
+#[derive(Debug)]
+pub struct LogPage {
+    /// The bytes from the asked offset on.
+    pub bytes: Vec<u8>,
+    /// Where the next piece begins.
+    pub next_offset: u64,
+    /// Bytes of the log so far.
+    pub total_bytes: u64,
+}
+
+/// A connection to one coordinator.
+#[derive(Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    authorization: Option<HeaderValue>,
+}
+
+impl Client {
+    /// A client for the coordinator of `settings`; connects with the first request.
+    ///
+    /// # Errors
+    /// A token that is no header value.
+    pub fn new(settings: &Settings) -> Result<Self, CliError> {
+        let authorization = settings.token.as_deref().map(bearer).transpose()?;
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("gangline/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(SILENCE_TIMEOUT)
+            // A proxy or a redirect would carry the token to somebody else.
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .http1_only()
+            // No https yet; without this the system's certificates would be read at every start.
+            .tls_certs_only([])
+            .build()
+            .map_err(|error| {
+                CliError::new(exit::ERROR, code::INTERNAL, "cannot set up the HTTP client")
+                    .why(innermost(&error))
+            })?;
+        Ok(Self { http, base: settings.address.clone(), authorization })
+    }
+
+    /// The coordinator's address, for messages.
+    pub fn address(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
+    /// The host of the coordinator's address.
+    pub fn host(&self) -> &str {
+        self.base.host_str().unwrap_or_default()
+    }
+
+    /// GET a JSON answer.
+    ///
+    /// # Errors
+    /// No connection, a refusal, or an answer that is no JSON.
+    pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, CliError> {
+        let request = self.request(Method::GET, path, query).timeout(ANSWER_TIMEOUT);
+        let response = self.send(request.header(ACCEPT, "application/json")).await?;
+        self.read_json(response).await
+    }
+
+    /// POST, and send it again with the same key when the connection failed and
+    /// [`Repeat::Safe`] allows it: at most [`MAX_REPEATS`] times within [`REPEAT_WITHIN`].
+    ///
+    /// # Errors
+    /// As [`Client::get`], of the last try.
+    pub async fn post(&self, post: &Post<'_>, screen: &Screen) -> Result<Value, CliError> {
+        let key = idempotency_key()?;
+        let deadline = Instant::now() + REPEAT_WITHIN;
+        let mut wait = FIRST_WAIT;
+        for repeat in 1..=MAX_REPEATS {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let error = match self.post_once(post, &key, TRY_TIMEOUT.min(left)).await {
+                Err(error) if error.is_transport() && post.repeat == Repeat::Safe => error,
+                done => return done,
+            };
+            let pause = jittered(wait);
+            if Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            screen.hint(&format!("no answer ({error}); trying again ({repeat} of {MAX_REPEATS})"));
+            tokio::time::sleep(pause).await;
+            wait *= 2;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.post_once(post, &key, TRY_TIMEOUT.min(left)).await
+    }
+
+    async fn post_once(
+        &self,
+        post: &Post<'_>,
+        key: &str,
+        timeout: Duration,
+    ) -> Result<Value, CliError> {
+        let timeout = if post.repeat == Repeat::Safe { timeout } else { ANSWER_TIMEOUT };
+        let mut request = self
+            .request(Method::POST, post.path, post.query)
+            .timeout(timeout)
+            .header(ACCEPT, "application/json")
+            .header(CONTENT_TYPE, "application/json")
+            .header("idempotency-key", key)
+            .body(post.body.clone());
+        if let Some(command) = &post.command {
+            request = request.header("x-gangline-command", command);
+        }
+        let response = self.send(request).await?;
+        self.read_json(response).await
+    }
+
+    /// Open a stream of server-sent events.
+    ///
+    /// # Errors
+    /// No connection, or a refusal.
+    pub async fn stream(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<Response, CliError> {
+        let request = self.request(Method::GET, path, query);
+        self.send(request.header(ACCEPT, "text/event-stream")).await
+    }
+
+    /// GET a piece of a log.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn log_page(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<LogPage, CliError> {
+        let request = self.request(Method::GET, path, query).timeout(ANSWER_TIMEOUT);
+        let response = self.send(request).await?;
+        let next_offset = number(response.headers(), "x-gangline-next-offset");
+        let total_bytes = number(response.headers(), "x-gangline-total-bytes");
+        let (Some(next_offset), Some(total_bytes)) = (next_offset, total_bytes) else {
+            return Err(self.bad_answer("a log came without its offsets"));
+        };
+        let bytes = self.read_body(response, MAX_LOG_PAGE_BYTES).await?;
+        Ok(LogPage { bytes, next_offset, total_bytes })
+    }
+
+    fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        // Only a URL that cannot have a path refuses segments, and `config` lets none of those in.
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(["api", "v1"]).extend(path);
+        }
+        let mut request = self.http.request(method, url).query(query);
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        request
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response, CliError> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        // A refusal whose text is lost is still a refusal.
+        let body = self.read_body(response, MAX_ANSWER_BYTES).await.unwrap_or_default();
+        Err(self.refused(status, &body))
+    }
+
+    async fn read_json(&self, response: Response) -> Result<Value, CliError> {
+        let body = self.read_body(response, MAX_ANSWER_BYTES).await?;
+        serde_json::from_slice(&body)
+            .map_err(|error| self.bad_answer("the answer is no JSON").why(error.to_string()))
+    }
+
+    async fn read_body(&self, mut response: Response, most: usize) -> Result<Vec<u8>, CliError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|e| self.unreachable(&e))? {
+            if body.len() + chunk.len() > most {
+                return Err(self.bad_answer("the answer is too large"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    /// The error of a connection that failed.
+    pub fn unreachable(&self, error: &reqwest::Error) -> CliError {
+        let why = if error.is_timeout() { "timed out".to_owned() } else { innermost(error) };
+        let what = format!("cannot reach the coordinator at {}", self.address());
+        CliError::new(exit::UNREACHABLE, code::UNREACHABLE, what)
+            .why(why)
+            .hint("is it running, and is the address right? --address or GANGLINE_ADDRESS sets it")
+            .transport()
+    }
+
+    fn bad_answer(&self, what: &str) -> CliError {
+        CliError::new(exit::ERROR, code::BAD_ANSWER, what)
+            .hint(format!("is {} a coordinator of Gangline?", self.address()))
+    }
+
+    fn refused(&self, status: StatusCode, body: &[u8]) -> CliError {
+        let problem: Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |key: &str| problem.get(key).and_then(Value::as_str);
+        let items = problem.get("errors").and_then(Value::as_array).cloned().unwrap_or_default();
+        let code = text("code").unwrap_or(code::REFUSED);
+        let exit = match status.as_u16() {
+            _ if code == CAN_NEVER_RUN => exit::IMPOSSIBLE,
+            _ if code.starts_with("E01") || !items.is_empty() => exit::INVALID,
+            401 | 403 => exit::DENIED,
+            409 | 412 => exit::CONFLICT,
+            502..=504 if !BUSY.contains(&code) => exit::UNREACHABLE,
+            _ => exit::ERROR,
+        };
+        let title = text("title")
+            .map_or_else(|| format!("the coordinator answered {status}"), str::to_owned);
+        let mut error = CliError::new(exit, code, title).answer(status.as_u16(), items);
+        if let Some(detail) = text("detail") {
+            error = error.why(detail);
+        }
+        let login = "give a token with --token-file or GANGLINE_TOKEN; gangline whoami tells whose";
+        match text("hint") {
+            Some(hint) => error = error.hint(hint),
+            None if exit == exit::DENIED => error = error.hint(login),
+            None => {}
+        }
+        if matches!(status.as_u16(), 502..=504) { error.transport() } else { error }
+    }
+}
+
+fn bearer(token: &str) -> Result<HeaderValue, CliError> {
+    let value = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut value =
+        value.ok().filter(|_| token.bytes().all(|b| b.is_ascii_graphic())).ok_or_else(|| {
+            CliError::new(exit::INVALID, code::TOKEN, "the token has characters that no token has")
+                .hint("check the token file or GANGLINE_TOKEN")
+        })?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+/// The cause behind the causes: "connection refused" instead of the library's words.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// 128 random bits in hexadecimal.
+fn idempotency_key() -> Result<String, CliError> {
+    let mut bits = [0; 16];
+    SystemRandom::new().fill(&mut bits).map_err(|_| {
+        CliError::new(exit::ERROR, code::INTERNAL, "the system gives no random numbers")
+    })?;
+    Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// `wait`, or up to a quarter less, so that many clients do not come back at once.
+pub fn jittered(wait: Duration) -> Duration {
+    let mut bits = [0];
+    // Without random numbers the wait is as good without its jitter.
+    match SystemRandom::new().fill(&mut bits) {
+        Ok(()) => wait - wait * u32::from(bits[0]) / 1024,
+        Err(_) => wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_128_bits_and_differ() {
+        let keys = [idempotency_key().unwrap(), idempotency_key().unwrap()];
+        assert!(keys.iter().all(|k| k.len() == 32 && k.bytes().all(|b| b.is_ascii_hexdigit())));
+        assert_ne!(keys[0], keys[1]);
+    }
+
+    #[test]
+    fn jitter_takes_away_at_most_a_quarter() {
+        let wait = Duration::from_secs(4);
+        for _ in 0..50 {
+            let jittered = jittered(wait);
+            assert!(jittered > Duration::from_secs(3) && jittered <= wait, "{jittered:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_must_fit_a_header() {
+        assert!(bearer("gla_x-1").is_ok_and(|value| value.is_sensitive()));
+        for bad in ["a b", "a\nb", "é"] {
+            assert_eq!(bearer(bad).unwrap_err().exit(), exit::INVALID, "{bad:?}");
+        }
+    }
+}

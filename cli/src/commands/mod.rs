@@ -1,0 +1,215 @@
+//! The commands: each module does one, or a few that belong together.
+
+mod access;
+mod attached;
+mod card;
+mod local;
+mod logs;
+mod node;
+mod ps;
+mod show;
+mod stop;
+mod submit;
+mod top;
+mod wait;
+
+use std::io::Read;
+
+use serde_json::Value;
+
+use crate::args::{Args, Command, Globals, NodeCommand, TokenCommand};
+use crate::client::Client;
+use crate::config::{self, Options};
+use crate::errors::{CliError, code, exit};
+use crate::output::Screen;
+use crate::view::{self, Job};
+
+/// Most jobs that one command takes.
+const MAX_SELECTORS: usize = 10_000;
+/// Most bytes of a list on stdin.
+const MAX_STDIN_BYTES: u64 = 1024 * 1024;
+/// Longest selector, in characters.
+const MAX_SELECTOR_CHARS: usize = 255;
+
+/// Do what `args` say. The value is the exit code.
+///
+/// # Errors
+/// What ends the command; it has an exit code too.
+pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
+    let globals = args.globals;
+    let client = || connect(&globals);
+    match args.command {
+        Command::Validate(args) => local::validate(&args, screen),
+        Command::Version => local::version(screen),
+        Command::Submit(args) if args.dry_run => submit::dry_run(&args, screen),
+        Command::Submit(args) => submit::submit(&args, client, screen).await,
+        Command::Run(args) => submit::run(&args, client, screen).await,
+        Command::Ps(args) => ps::run(&client()?, &args, screen).await,
+        Command::Show(args) => show::run(&client()?, &args.job, screen).await,
+        Command::Logs(args) => logs::run(&client()?, &args, screen).await,
+        Command::Stop(args) => stop::run(&client()?, &args, screen).await,
+        Command::Wait(args) => wait::run(&client()?, &args, screen).await,
+        Command::Top(args) => top::run(&client()?, &args, screen).await,
+        Command::Whoami => access::whoami(&client()?, screen).await,
+        Command::Node(args) => match args.command {
+            NodeCommand::Ls => node::list(&client()?, screen).await,
+            NodeCommand::Show { node } => node::show(&client()?, &node, screen).await,
+            NodeCommand::Token { uses, ttl, pool } => {
+                access::join_token(&client()?, uses, ttl, pool, screen).await
+            }
+            NodeCommand::Revoke { node, yes } => node::revoke(&client()?, &node, yes, screen).await,
+        },
+        Command::Token(args) => match args.command {
+            TokenCommand::Create { user, project, role, name } => {
+                let name = name.unwrap_or_else(|| user.clone());
+                access::api_token(&client()?, &user, &project, &role, &name, screen).await
+            }
+        },
+    }
+}
+
+fn connect(globals: &Globals) -> Result<Client, CliError> {
+    let options = Options {
+        address: globals.address.clone(),
+        token: globals.token.clone(),
+        token_file: globals.token_file.clone(),
+    };
+    Client::new(&config::resolve(&options, |name| std::env::var(name).ok())?)
+}
+
+/// The selectors of a command line, with `-` replaced by the words on stdin.
+fn expand(selectors: &[String]) -> Result<Vec<String>, CliError> {
+    let mut out = Vec::new();
+    for selector in selectors {
+        if selector != "-" {
+            out.push(selector.clone());
+            continue;
+        }
+        let mut text = String::new();
+        let mut stdin = std::io::stdin().lock().take(MAX_STDIN_BYTES);
+        stdin
+            .read_to_string(&mut text)
+            .map_err(|error| CliError::io("cannot read the list on stdin", &error))?;
+        out.extend(text.split_whitespace().map(str::to_owned));
+    }
+    if out.len() > MAX_SELECTORS {
+        let what = format!("{} jobs are too many at once", out.len());
+        return Err(CliError::new(exit::USAGE, code::USAGE, what)
+            .hint(format!("give at most {MAX_SELECTORS}")));
+    }
+    if out.is_empty() {
+        return Err(CliError::new(exit::USAGE, code::USAGE, "the list on stdin names no job"));
+    }
+    Ok(out)
+}
+
+/// Refuse what is no selector before it becomes part of an address.
+fn check_selector(what: &str, selector: &str) -> Result<(), CliError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '@' | ':');
+    let good = !selector.is_empty()
+        && selector.len() <= MAX_SELECTOR_CHARS
+        && selector.chars().all(plain)
+        && !selector.chars().all(|c| c == '.');
+    if good {
+        return Ok(());
+    }
+    let shown: String = selector.chars().take(MAX_SELECTOR_CHARS).collect();
+    Err(CliError::new(exit::USAGE, code::USAGE, format!("`{shown}` is not a {what}"))
+        .hint(format!("give the id or the name of a {what}")))
+}
+
+/// The job that `selector` means, as the coordinator sent it and as a struct.
+async fn find_job(client: &Client, selector: &str) -> Result<(Value, Job), CliError> {
+    check_selector("job", selector)?;
+    let value = client.get(&["jobs", selector], &[]).await?;
+    let job: Job = view::read(&value)?;
+    if job.id.is_empty() {
+        return Err(CliError::new(exit::ERROR, code::BAD_ANSWER, "the answer names no job")
+            .hint("its version may not fit this one"));
+    }
+    Ok((value, job))
+}
+
+/// "No such job" is a result of its own for the commands that report results.
+fn as_job_result(error: CliError) -> CliError {
+    if error.status() == Some(404) { error.with_exit(exit::JOB_NOT_FOUND) } else { error }
+}
+
+/// Ask before something that cannot be taken back; `yes` has answered already.
+fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
+    use std::io::{IsTerminal, Write};
+    if yes {
+        return Ok(());
+    }
+    let refusal = |what: String| CliError::new(exit::ERROR, code::UNANSWERED, what);
+    if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        return Err(refusal(format!("{question} Nobody can be asked here; nothing was done"))
+            .hint("say --yes to do it without a question"));
+    }
+    let question = crate::terminal::clean(question);
+    let asked = write!(std::io::stderr(), "{question} [y/N] ");
+    let mut answer = String::new();
+    let read = asked.and_then(|()| std::io::stdin().read_line(&mut answer));
+    read.map_err(|error| CliError::io("cannot ask", &error))?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Ok(());
+    }
+    Err(refusal("not confirmed; nothing was done".to_owned()))
+}
+
+/// `-` for what is not there.
+fn or_dash(text: Option<String>) -> String {
+    text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned())
+}
+
+/// A number as a cell.
+fn count(number: Option<u64>) -> String {
+    or_dash(number.map(|number| number.to_string()))
+}
+
+/// Bytes in the largest binary unit that keeps a whole part: `79.6 GiB`.
+fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        unit = next;
+        if value < 1024.0 {
+            break;
+        }
+        if next != "TiB" {
+            value /= 1024.0;
+        }
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (80 << 30, "80.0 GiB"),
+            (1 << 40, "1.0 TiB"),
+            (3 << 50, "3072.0 TiB"),
+        ];
+        for (number, expected) in cases {
+            assert_eq!(bytes(number), expected);
+        }
+    }
+
+    #[test]
+    fn selectors_cannot_change_the_address() {
+        for good in ["j-7f3k2", "@last", "gpu-0203.lan", "my-job_1"] {
+            assert!(check_selector("job", good).is_ok(), "{good}");
+        }
+        for bad in ["", ".", "..", "a/b", "a?b", "a b", "a#", "%2e", "ü"] {
+            assert_eq!(check_selector("job", bad).unwrap_err().exit(), exit::USAGE, "{bad}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! `node`: the nodes of the cluster.
+
+use serde_json::Value;
+
+use super::show::{history, members};
+use super::{bytes, check_selector, confirm, count, or_dash};
+use crate::client::{Client, Post, Repeat};
+use crate::durations::short;
+use crate::errors::{CliError, exit};
+use crate::output::{Format, Screen};
+use crate::table::Table;
+use crate::terminal::clean;
+use crate::view::{self, Node, NodeList};
+
+const COLUMNS: &[&str] =
+    &["NODE", "STATE", "POOL", "GPUS", "IN USE", "GPU%", "TEMP", "POWER", "LAST", "JOBS", "REASON"];
+const WIDE: &[&str] = &[
+    "NODE",
+    "ID",
+    "STATE",
+    "REACH",
+    "LIFECYCLE",
+    "POOL",
+    "ROLES",
+    "ADDRESS",
+    "GPUS",
+    "IN USE",
+    "GPU%",
+    "TEMP",
+    "POWER",
+    "CPUS",
+    "MEMORY",
+    "AGENT",
+    "LAST",
+    "WANTED",
+    "HELD",
+    "JOBS",
+    "REASON",
+];
+
+/// All nodes: the answer as it came, and as structs.
+pub(super) async fn fetch(client: &Client) -> Result<(Value, Vec<Node>), CliError> {
+    let answer = client.get(&["nodes"], &[]).await?;
+    let list: NodeList = view::read(&answer)?;
+    let nodes = list.nodes.iter().map(view::read).collect::<Result<_, _>>()?;
+    Ok((answer, nodes))
+}
+
+/// List nodes.
+pub(super) async fn list(client: &Client, screen: &Screen) -> Result<u8, CliError> {
+    let (answer, nodes) = fetch(client).await?;
+    match screen.format() {
+        Format::Json => screen.json(&answer)?,
+        Format::Jsonl => {
+            let items = answer.get("nodes").and_then(Value::as_array);
+            items.into_iter().flatten().try_for_each(|node| screen.json(node))?;
+        }
+        Format::Name => {
+            nodes.iter().try_for_each(|node| screen.line(&node.name))?;
+        }
+        Format::Table | Format::Wide => {
+            screen.print(&table(&nodes, screen).take())?;
+            screen.hint(&summary(&nodes));
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// The table of nodes; the last column may be cut on a terminal.
+pub(super) fn table(nodes: &[Node], screen: &Screen) -> Table {
+    let wide = screen.is_wide();
+    let mut table = Table::new(if wide { WIDE } else { COLUMNS }, screen.width()).cut_last();
+    for node in nodes {
+        table.row(if wide { wide_row(node) } else { row(node) });
+    }
+    table
+}
+
+/// "3 nodes: 1 busy 2 ready · 24 GPUs: 8 in use".
+pub(super) fn summary(nodes: &[Node]) -> String {
+    let mut states: Vec<(&str, usize)> = Vec::new();
+    for node in nodes {
+        match states.iter_mut().find(|(state, _)| *state == node.state) {
+            Some((_, number)) => *number += 1,
+            None => states.push((&node.state, 1)),
+        }
+    }
+    let states: Vec<String> =
+        states.iter().map(|(state, number)| format!("{number} {}", clean(state))).collect();
+    let total: u64 = nodes.iter().filter_map(|node| node.gpus_total).sum();
+    let used: u64 = nodes.iter().filter_map(|node| node.gpus_in_use).sum();
+    let plural = if nodes.len() == 1 { "" } else { "s" };
+    let colon = if states.is_empty() { "" } else { ": " };
+    format!("{} node{plural}{colon}{} · {total} GPUs, {used} in use", nodes.len(), states.join(" "))
+}
+
+fn row(node: &Node) -> Vec<String> {
+    let mut cells = vec![node.name.clone(), node.state.clone(), or_dash(node.pool.clone())];
+    cells.extend(gpu_cells(node));
+    cells.extend([last_word(node), or_dash(Some(node.jobs.join(","))), reason(node)]);
+    cells
+}
+
+fn wide_row(node: &Node) -> Vec<String> {
+    let mut cells = vec![
+        node.name.clone(),
+        node.id.clone(),
+        node.state.clone(),
+        or_dash(Some(node.reachability.clone())),
+        or_dash(Some(node.lifecycle.clone())),
+        or_dash(node.pool.clone()),
+        or_dash(Some(node.roles.join(","))),
+        or_dash(node.address.clone()),
+    ];
+    cells.extend(gpu_cells(node));
+    cells.extend([
+        or_dash(node.cpus.map(|cpus| cpus.to_string())),
+        or_dash(node.memory_bytes.map(bytes)),
+        or_dash(node.agent_version.clone()),
+        last_word(node),
+        or_dash(node.generation.as_ref().map(ToString::to_string)),
+        or_dash(node.held.as_ref().map(ToString::to_string)),
+        or_dash(Some(node.jobs.join(","))),
+        reason(node),
+    ]);
+    cells
+}
+
+/// GPUs, in use, mean utilisation, highest temperature, power of all together.
+fn gpu_cells(node: &Node) -> [String; 5] {
+    let samples: Vec<_> = node.gpus.iter().filter_map(|gpu| gpu.sample.as_ref()).collect();
+    let busy: Vec<f64> = samples.iter().filter_map(|sample| sample.utilization_pct).collect();
+    let mean = (!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64);
+    let hottest = samples.iter().filter_map(|sample| sample.temperature_c).reduce(f64::max);
+    let power = samples.iter().filter_map(|sample| sample.power_w).reduce(|a, b| a + b);
+    [
+        count(node.gpus_total),
+        count(node.gpus_in_use),
+        or_dash(mean.map(|mean| format!("{mean:.0}"))),
+        or_dash(hottest.map(|temperature| format!("{temperature:.0}"))),
+        or_dash(power.map(watts)),
+    ]
+}
+
+/// Power as people say it: `312W`, `5.1kW`.
+pub(super) fn watts(watts: f64) -> String {
+    if watts >= 1000.0 { format!("{:.1}kW", watts / 1000.0) } else { format!("{watts:.0}W") }
+}
+
+fn last_word(node: &Node) -> String {
+    or_dash(node.last_word_ms_ago.map(|age| match age {
+        0..10_000 => format!("{}.{}s", age / 1000, age % 1000 / 100),
+        age => short(age / 1000),
+    }))
+}
+
+fn reason(node: &Node) -> String {
+    let mut reasons = Vec::new();
+    if let Some(cordon) = &node.cordon {
+        reasons.push(format!("cordoned by {}: {}", cordon.by, cordon.why));
+    }
+    if !node.unknown_members.is_empty() {
+        reasons.push(format!("{} unknown member(s) run there", node.unknown_members.len()));
+    }
+    reasons.join("; ")
+}
+
+/// Show everything about a node.
+pub(super) async fn show(client: &Client, node: &str, screen: &Screen) -> Result<u8, CliError> {
+    check_selector("node", node)?;
+    let value = client.get(&["nodes", node], &[]).await?;
+    report(&value, screen)?;
+    Ok(exit::OK)
+}
+
+fn report(value: &Value, screen: &Screen) -> Result<(), CliError> {
+    match screen.format() {
+        Format::Json | Format::Jsonl => screen.json(value),
+        Format::Name => screen.line(&view::read::<Node>(value)?.name),
+        Format::Table | Format::Wide => screen.print(&text(&view::read(value)?)),
+    }
+}
+
+fn text(node: &Node) -> String {
+    let mut out = format!("{}  {}\n", clean(&node.name), clean(&node.id));
+    let mut line = |label: &str, text: &str| {
+        out.push_str(&format!("  {label:<12} {}\n", clean(text)));
+    };
+    let reason = reason(node);
+    let gap = if reason.is_empty() { "" } else { "  " };
+    line("state", &format!("{}{gap}{reason}", node.state));
+    line("last word", &format!("{} ago", last_word(node)));
+    line("pool", &or_dash(node.pool.clone()));
+    line("roles", &or_dash(Some(node.roles.join(" "))));
+    line("address", &or_dash(node.address.clone()));
+    line("host name", &or_dash(node.hostname.clone()));
+    line("agent", &or_dash(node.agent_version.clone()));
+    let versions: Vec<String> =
+        node.versions.iter().map(|(what, version)| format!("{what} {version}")).collect();
+    line("versions", &or_dash(Some(versions.join(", "))));
+    line("CPUs", &or_dash(node.cpus.map(|cpus| cpus.to_string())));
+    line("memory", &or_dash(node.memory_bytes.map(bytes)));
+    if let Some(host) = &node.host {
+        let percent = or_dash(host.cpu_busy_pct.map(|busy| format!("{busy:.0} %")));
+        let load = or_dash(host.load1.map(|load| format!("{load:.1}")));
+        let used = or_dash(host.memory_used_bytes.map(bytes));
+        let shm = or_dash(host.shm_free_bytes.map(bytes));
+        line("now", &format!("CPU {percent}, load {load}, memory {used}, /dev/shm free {shm}"));
+    }
+    let text = |value: &Option<view::Loose>| or_dash(value.as_ref().map(ToString::to_string));
+    line("wanted", &format!("{}, agent holds {}", text(&node.generation), text(&node.held)));
+    for member in &node.unknown_members {
+        line("unknown", &member.to_string());
+    }
+    out.push_str(&section_text(
+        "GPUs",
+        super::top::gpu_table(std::slice::from_ref(node)),
+        !node.gpus.is_empty(),
+    ));
+    out.push_str(&members(&node.members));
+    out.push_str(&section_text("Doctor", doctor(node), !node.doctor.is_empty()));
+    out.push_str(&history(&node.history));
+    out
+}
+
+fn section_text(title: &str, mut table: Table, filled: bool) -> String {
+    if !filled {
+        return String::new();
+    }
+    let text = table.take();
+    let indented: Vec<String> = text.lines().map(|line| format!("  {line}\n")).collect();
+    format!("\n{title}\n{}", indented.concat())
+}
+
+fn doctor(node: &Node) -> Table {
+    let mut table = Table::new(&["CHECK", "LEVEL", "FINDING"], None);
+    for finding in &node.doctor {
+        let advice = finding.advice.as_ref().map(|advice| format!(" → {advice}"));
+        let text = format!("{}{}", finding.text, advice.unwrap_or_default());
+        table.row(vec![finding.check.clone(), finding.level.clone(), text]);
+    }
+    table
+}
+
+/// Take a node's identity away.
+pub(super) async fn revoke(
+    client: &Client,
+    node: &str,
+    yes: bool,
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    check_selector("node", node)?;
+    let question = format!("Revoke node {node}? Its agent cannot come back without a new token.");
+    confirm(&question, yes)?;
+    let post = Post {
+        path: &["nodes", node, "revoke"],
+        query: &[],
+        body: "{}".to_owned(),
+        command: None,
+        // A node that is revoked twice is revoked once.
+        repeat: Repeat::Safe,
+    };
+    let answer = client.post(&post, screen).await?;
+    if screen.is_json() {
+        screen.json(&answer)?;
+    } else {
+        screen.line(&format!("{node}  revoked"))?;
+    }
+    Ok(exit::OK)
+}

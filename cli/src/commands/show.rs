@@ -1,0 +1,163 @@
+//! `show`: everything about one job.
+
+use super::card::places;
+use super::{bytes, find_job, or_dash};
+use crate::client::Client;
+use crate::durations::local;
+use crate::errors::{CliError, exit};
+use crate::output::{Format, Screen};
+use crate::table::Table;
+use crate::terminal::clean;
+use crate::view::{Attempt, Job, Member, Transition};
+
+/// Show a job.
+pub(super) async fn run(client: &Client, selector: &str, screen: &Screen) -> Result<u8, CliError> {
+    let (value, job) = find_job(client, selector).await?;
+    match screen.format() {
+        Format::Json | Format::Jsonl => screen.json(&value)?,
+        Format::Name => screen.line(&job.id)?,
+        Format::Table | Format::Wide => screen.print(&text(&job))?,
+    }
+    Ok(exit::OK)
+}
+
+fn text(job: &Job) -> String {
+    let mut out = format!("{}  {}\n", clean(&job.id), clean(&job.name));
+    let mut line = |label: &str, text: &str| {
+        out.push_str(&format!("  {label:<12} {}\n", clean(text)));
+    };
+    let reason = if job.reason.is_empty() { String::new() } else { format!("  {}", job.reason) };
+    line("state", &format!("{}{reason}", job.state));
+    line("user", &format!("{}, project {}", job.user, job.project));
+    line("needs", &needs(job));
+    for (label, time) in
+        [("submitted", &job.submitted), ("started", &job.started), ("ended", &job.ended)]
+    {
+        if let Some(time) = time {
+            line(label, &local(time));
+        }
+    }
+    if let Some(code) = job.exit_code {
+        line("exit code", &code.to_string());
+    }
+    for (label, text) in places(job) {
+        // The Ray nodes have a table of their own below.
+        if label != "Ray nodes" {
+            line(label, &text);
+        }
+    }
+    if !job.submit_command.is_empty() {
+        line("command", &job.submit_command);
+    }
+    out.push_str(&attempts(&job.attempt_list));
+    if let Some(attempt) = job.attempt_list.last() {
+        out.push_str(&ray(attempt));
+    }
+    out.push_str(&members(&job.members));
+    out.push_str(&history(&job.history));
+    out
+}
+
+fn needs(job: &Job) -> String {
+    let number = |number: Option<u64>| or_dash(number.map(|n| n.to_string()));
+    let pool = job.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
+    format!(
+        "{} node(s) with {} GPU(s) each, launcher {}{pool}",
+        number(job.nnodes),
+        number(job.gpus_per_node),
+        job.launcher,
+    )
+}
+
+fn section(title: &str, mut table: Table, rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    for row in rows {
+        table.row(row);
+    }
+    let table = table.take();
+    let indented: Vec<String> = table.lines().map(|line| format!("  {line}\n")).collect();
+    format!("\n{title}\n{}", indented.concat())
+}
+
+fn time(time: Option<&String>) -> String {
+    or_dash(time.map(|time| local(time)))
+}
+
+fn attempts(attempts: &[Attempt]) -> String {
+    let rows = attempts.iter().map(|attempt| {
+        vec![
+            attempt.number.to_string(),
+            time(attempt.started.as_ref()),
+            time(attempt.ended.as_ref()),
+            or_dash(attempt.outcome.clone()),
+            or_dash(attempt.ray_version.clone()),
+            or_dash(attempt.cause.clone()),
+        ]
+    });
+    let titles = &["ATTEMPT", "STARTED", "ENDED", "OUTCOME", "RAY", "CAUSE"];
+    section("Attempts", Table::new(titles, None), rows.collect())
+}
+
+/// The gang's Ray nodes, and which of them has the Ray driver.
+fn ray(attempt: &Attempt) -> String {
+    let driver = attempt.driver.as_ref();
+    let driver_id = driver.and_then(|driver| driver.ray_node_id.as_deref());
+    let rows = attempt.ray_nodes.iter().map(|node| {
+        let is_driver = driver_id.is_some_and(|id| id == node.ray_node_id);
+        vec![
+            or_dash(node.member.as_ref().map(ToString::to_string)),
+            or_dash(node.node.clone()),
+            or_dash(node.address.clone()),
+            or_dash(node.alive.map(|alive| if alive { "yes" } else { "no" }.to_owned())),
+            if is_driver { "yes" } else { "-" }.to_owned(),
+            or_dash(Some(node.ray_node_id.clone())),
+            node.state_message.clone().unwrap_or_default(),
+        ]
+    });
+    let titles = &["MEMBER", "NODE", "ADDRESS", "ALIVE", "DRIVER", "RAY NODE ID", "MESSAGE"];
+    let title = format!("Ray nodes of attempt {}", attempt.number);
+    section(&title, Table::new(titles, None), rows.collect())
+}
+
+/// The members of a gang, or those on one node: then each with its job.
+pub(super) fn members(members: &[Member]) -> String {
+    let with_jobs = members.iter().any(|member| member.job.is_some());
+    let rows = members.iter().map(|member| {
+        let mut row = Vec::new();
+        if with_jobs {
+            row.push(or_dash(member.job.clone()));
+        }
+        let ports = member.ports.as_ref();
+        let last_port = |base: u64, size: u64| base.saturating_add(size).saturating_sub(1);
+        row.extend([
+            or_dash(member.member.as_ref().map(ToString::to_string)),
+            or_dash(Some(member.node.clone())),
+            or_dash(member.phase.as_ref().map(ToString::to_string)),
+            or_dash(member.pid.map(|pid| pid.to_string())),
+            or_dash(member.cpus.map(|cpus| cpus.to_string())),
+            or_dash(member.memory_bytes.map(bytes)),
+            or_dash(
+                ports.map(|ports| format!("{}-{}", ports.base, last_port(ports.base, ports.size))),
+            ),
+            or_dash(member.end.as_ref().map(ToString::to_string)),
+            or_dash(Some(member.gpus.join(" "))),
+        ]);
+        row
+    });
+    let titles: &[&str] = if with_jobs {
+        &["JOB", "MEMBER", "NODE", "PHASE", "PID", "CPUS", "MEMORY", "PORTS", "END", "GPUS"]
+    } else {
+        &["MEMBER", "NODE", "PHASE", "PID", "CPUS", "MEMORY", "PORTS", "END", "GPUS"]
+    };
+    section("Members", Table::new(titles, None), rows.collect())
+}
+
+/// The remembered changes of state, oldest first.
+pub(super) fn history(history: &[Transition]) -> String {
+    let rows = history.iter().map(|change| {
+        vec![local(&change.time), change.state.clone(), change.actor.clone(), change.text.clone()]
+    });
+    section("History", Table::new(&["TIME", "STATE", "ACTOR", "TEXT"], None), rows.collect())
+}

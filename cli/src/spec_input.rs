@@ -1,0 +1,252 @@
+//! The spec of a submission: a file, a command, or both, with the options of the command line put
+//! over it. All checks of the spec crate are made here, before anything is sent.
+
+use std::io::Read;
+use std::path::Path;
+
+use gangline_spec::{
+    Code, Entrypoint, JobSpec, MAX_SPEC_BYTES, SpecErrors, parse_with_overrides, resolve_env,
+};
+use serde_json::json;
+
+use crate::args::SpecOptions;
+use crate::errors::{CliError, code, exit};
+
+/// Longest name of a job.
+const MAX_NAME_CHARS: usize = 63;
+
+/// A text and what to call it in messages.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The file's name as it was given.
+    pub name: String,
+    /// At most [`MAX_SPEC_BYTES`], or a little more: the parser then says that it is too large.
+    pub text: String,
+}
+
+/// Read the spec file `path`; `-` is stdin.
+///
+/// # Errors
+/// It cannot be read, or is no text.
+pub fn read_source(path: &Path) -> Result<Source, CliError> {
+    let is_stdin = path.as_os_str() == "-";
+    let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
+    let cannot = |error: &std::io::Error| {
+        CliError::io(format!("cannot read the spec {name}"), error)
+            .hint("give a spec file, - for stdin, or a command after --")
+    };
+    let most = u64::try_from(MAX_SPEC_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let mut bytes = Vec::new();
+    let read = if is_stdin {
+        std::io::stdin().lock().take(most).read_to_end(&mut bytes)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(most).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| cannot(&error))?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        CliError::new(exit::INVALID, Code::SYNTAX, format!("{name} is not a valid spec"))
+            .why("it is not UTF-8 text")
+    })?;
+    Ok(Source { name, text })
+}
+
+/// What to run.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// `submit SPEC`, perhaps with a command in place of its entrypoint.
+    File {
+        /// The spec file.
+        path: &'a Path,
+        /// Empty to keep the entrypoint of the file.
+        command: &'a [String],
+    },
+    /// `submit -- CMD`: a spec with defaults.
+    Command(&'a [String]),
+    /// `run -- CMD`: the same with the launcher `command`.
+    OneOff(&'a [String]),
+}
+
+/// Make the spec; `shell` looks up the environment of this process.
+///
+/// # Errors
+/// Exit code 5 with every problem of the spec; 1 when the file cannot be read.
+pub fn prepare(
+    input: &Input<'_>,
+    options: &SpecOptions,
+    shell: impl Fn(&str) -> Option<String>,
+) -> Result<JobSpec, CliError> {
+    let from_command = |name: &str| Source { name: name.to_owned(), text: "{}".to_owned() };
+    let (source, command) = match input {
+        Input::File { path, command } => (read_source(path)?, *command),
+        Input::Command(command) => (from_command("the command line"), *command),
+        Input::OneOff(command) => (from_command("the command line"), *command),
+    };
+    let mut overrides = Vec::new();
+    if matches!(input, Input::OneOff(_)) {
+        overrides.push(("launcher.type".to_owned(), "command".to_owned()));
+    }
+    overrides.extend(own_overrides(options));
+    let mut spec = parse(&source, overrides, command)
+        .map_err(|errors| CliError::spec(&errors, &source.name, &source.text))?;
+    for entry in &options.env {
+        let (name, value) = match entry.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (entry.as_str(), None),
+        };
+        spec.env.insert(name.to_owned(), value);
+    }
+    if spec.name.is_none() {
+        spec.name = Some(default_name(input));
+    }
+    let checked = spec.validate().and_then(|()| resolve_env(&mut spec, shell));
+    checked.map_err(|mut errors| {
+        errors.locate(&source.text);
+        CliError::spec(&errors, &source.name, &source.text)
+    })?;
+    Ok(spec)
+}
+
+/// The options with a field of their own, in the order of rank: `--set` comes last and wins.
+fn own_overrides(options: &SpecOptions) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    let mut put = |path: &str, value: Option<String>| {
+        out.extend(value.map(|value| (path.to_owned(), value)));
+    };
+    // A JSON string is a YAML string, so that no text turns into something else.
+    put("name", options.name.as_ref().map(|name| json!(name).to_string()));
+    put("resources.nnodes", options.nnodes.map(|n| n.to_string()));
+    put("resources.gpus_per_node", options.gpus.map(|n| n.to_string()));
+    put("resources.pool", options.pool.as_ref().map(|pool| json!(pool).to_string()));
+    out.extend(options.set.iter().cloned());
+    out
+}
+
+/// Parse `source` with `command` as the entrypoint unless that is empty. A command takes the
+/// place of the file's entrypoint, whatever its form.
+fn parse(
+    source: &Source,
+    overrides: Vec<(String, String)>,
+    command: &[String],
+) -> Result<JobSpec, SpecErrors> {
+    if command.is_empty() {
+        return parse_with_overrides(&source.text, &overrides);
+    }
+    let mut with_command = overrides.clone();
+    with_command.push(("command".to_owned(), json!(command).to_string()));
+    let errors = match parse_with_overrides(&source.text, &with_command) {
+        Ok(spec) => return Ok(spec),
+        Err(errors) => errors,
+    };
+    // The file has a `run`: read it as it is, then replace what runs.
+    if !errors.errors.iter().any(|e| e.code == Code::CONFLICT && e.pointer == "/command") {
+        return Err(errors);
+    }
+    let mut spec = parse_with_overrides(&source.text, &overrides)?;
+    spec.entrypoint = Entrypoint::Argv(command.to_vec());
+    Ok(spec)
+}
+
+/// A name from the file's or the program's, in the form of a name.
+fn default_name(input: &Input<'_>) -> String {
+    let stem = match input {
+        Input::File { path, .. } => path.file_stem().map(|stem| stem.to_string_lossy()),
+        Input::Command(command) | Input::OneOff(command) => {
+            let program = command.first().map(Path::new);
+            program.and_then(Path::file_name).map(|name| name.to_string_lossy())
+        }
+    };
+    let stem = stem.unwrap_or_default().to_ascii_lowercase();
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let name: String = stem.chars().map(|c| if allowed(c) { c } else { '-' }).collect();
+    let name: String = name.trim_matches('-').chars().take(MAX_NAME_CHARS).collect();
+    if name.is_empty() { "job".to_owned() } else { name }
+}
+
+/// The canonical text that is sent: every value written out, no open environment entries.
+///
+/// # Errors
+/// Never for a spec of [`prepare`].
+pub fn canonical(spec: &JobSpec) -> Result<serde_json::Value, CliError> {
+    serde_json::from_str(&spec.canonical_json()).map_err(|error| {
+        CliError::new(exit::ERROR, code::INTERNAL, "cannot write the spec").why(error.to_string())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("My Job_1.yaml");
+        std::fs::write(&path, text).unwrap();
+        (dir, path)
+    }
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[test]
+    fn options_win_over_the_file() {
+        let (_dir, path) = file("name: a\nresources: {nnodes: 2, pool: x}\nenv: {A: 1}\nrun: hi\n");
+        let options = SpecOptions {
+            name: Some("b".to_owned()),
+            nnodes: Some(3),
+            gpus: Some(8),
+            pool: Some("1e3".to_owned()),
+            env: words(&["A=1e-6: {x", "B"]),
+            set: vec![("resources.gpus_per_node".to_owned(), "4".to_owned())],
+            ..SpecOptions::default()
+        };
+        let input = Input::File { path: &path, command: &[] };
+        let spec = prepare(&input, &options, |name| (name == "B").then(|| "two".into())).unwrap();
+        assert_eq!(spec.name.as_deref(), Some("b"));
+        assert_eq!((spec.resources.nnodes, spec.resources.gpus_per_node), (3, 4));
+        assert_eq!(spec.resources.pool.as_deref(), Some("1e3"));
+        let env: Vec<_> = spec.resolved_env().collect();
+        assert_eq!(env, [("A", "1e-6: {x"), ("B", "two")]);
+        assert_eq!(spec.entrypoint, Entrypoint::Script("hi".to_owned()));
+    }
+
+    #[test]
+    fn a_command_takes_the_place_of_any_entrypoint() {
+        let command = words(&["echo", "$HOME", "a b"]);
+        for text in ["run: hi\n", "command: [x]\n", "resources: {nnodes: 1}\n"] {
+            let (_dir, path) = file(text);
+            let input = Input::File { path: &path, command: &command };
+            let spec = prepare(&input, &SpecOptions::default(), |_| None).unwrap();
+            assert_eq!(spec.entrypoint, Entrypoint::Argv(command.clone()), "{text}");
+            assert_eq!(spec.name.as_deref(), Some("my-job-1"));
+        }
+    }
+
+    #[test]
+    fn commands_alone() {
+        let command = words(&["/usr/bin/Python3.12", "x.py"]);
+        let spec = prepare(&Input::OneOff(&command), &SpecOptions::default(), |_| None).unwrap();
+        assert_eq!(spec.launcher.kind, gangline_spec::LauncherKind::Command);
+        assert_eq!(spec.name.as_deref(), Some("python3-12"));
+        let spec =
+            prepare(&Input::Command(&words(&["--"])), &SpecOptions::default(), |_| None).unwrap();
+        assert_eq!(spec.launcher.kind, gangline_spec::LauncherKind::Ray);
+        assert_eq!(spec.name.as_deref(), Some("job"));
+    }
+
+    #[test]
+    fn problems_have_exit_code_5() {
+        let (_dir, path) = file("resources: {nnode: 1}\nrun: hi\n");
+        let input = Input::File { path: &path, command: &[] };
+        let error = prepare(&input, &SpecOptions::default(), |_| None).unwrap_err();
+        assert_eq!(error.exit(), exit::INVALID);
+        assert!(error.to_text().contains("My Job_1.yaml:1:13"), "{}", error.to_text());
+        let options = SpecOptions { env: words(&["UNSET"]), ..SpecOptions::default() };
+        let command = words(&["x"]);
+        let error = prepare(&Input::Command(&command), &options, |_| None).unwrap_err();
+        assert_eq!(error.exit(), exit::INVALID);
+        let missing = Input::File { path: Path::new("/no/such/file"), command: &[] };
+        let error = prepare(&missing, &SpecOptions::default(), |_| None).unwrap_err();
+        assert_eq!(error.exit(), exit::ERROR);
+    }
+}

@@ -1,0 +1,334 @@
+//! The coordinator's answers as structs: only what tables show, and nothing is required, so that
+//! an older or newer coordinator can be read.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::errors::{CliError, code, exit};
+
+/// All states of a job.
+pub const STATES: [&str; 9] = [
+    "PENDING",
+    "STARTING",
+    "RUNNING",
+    "STOPPING",
+    "HELD",
+    "SUCCEEDED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+];
+
+/// Whether a job in `state` has ended for good.
+pub fn is_terminal(state: &str) -> bool {
+    matches!(state, "SUCCEEDED" | "FAILED" | "CANCELLED" | "TIMEOUT")
+}
+
+/// The exit code of a command that reports the result of a job in `state`.
+pub fn exit_of(state: &str) -> u8 {
+    match state {
+        "SUCCEEDED" => exit::OK,
+        "FAILED" | "TIMEOUT" => exit::JOB_FAILED,
+        "CANCELLED" => exit::JOB_CANCELLED,
+        _ => exit::JOB_NOT_FINISHED,
+    }
+}
+
+/// Reads `value` as `T`; null counts as absent.
+///
+/// # Errors
+/// A field that is there has another type.
+pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, CliError> {
+    serde_json::from_value(without_nulls(value)).map_err(|error| {
+        CliError::new(exit::ERROR, code::BAD_ANSWER, "cannot read the coordinator's answer")
+            .why(error.to_string())
+            .hint("its version may not fit this one; -o json shows the answer as it is")
+    })
+}
+
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), without_nulls(value)))
+            .collect(),
+        Value::Array(items) => {
+            items.iter().filter(|item| !item.is_null()).map(without_nulls).collect()
+        }
+        other => other.clone(),
+    }
+}
+
+/// A page of jobs.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct JobPage {
+    /// Newest first; each as the coordinator sent it.
+    pub jobs: Vec<Value>,
+    /// Where the next page begins.
+    pub next_page_token: Option<String>,
+}
+
+/// A job.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Job {
+    pub id: String,
+    pub name: String,
+    pub user: String,
+    pub project: String,
+    pub state: String,
+    pub reason: String,
+    pub launcher: String,
+    pub nnodes: Option<u64>,
+    pub gpus_per_node: Option<u64>,
+    pub pool: Option<String>,
+    pub submitted: Option<String>,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    pub attempts: Option<u64>,
+    pub exit_code: Option<i64>,
+    pub directory: Option<String>,
+    pub checkpoint_directory: Option<String>,
+    pub nodes: Vec<String>,
+    pub driver_node: Option<String>,
+    pub submit_command: String,
+    pub attempt_list: Vec<Attempt>,
+    pub members: Vec<Member>,
+    pub history: Vec<Transition>,
+}
+
+impl Job {
+    /// GPUs of the whole gang.
+    pub fn gpus(&self) -> Option<u64> {
+        self.nnodes?.checked_mul(self.gpus_per_node?)
+    }
+
+    /// Whether the job has ended for good.
+    pub fn is_over(&self) -> bool {
+        is_terminal(&self.state)
+    }
+}
+
+/// One try at running a job.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Attempt {
+    pub number: u64,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    pub outcome: Option<String>,
+    pub cause: Option<String>,
+    pub ray_version: Option<String>,
+    pub driver: Option<RayDriver>,
+    pub ray_nodes: Vec<RayNode>,
+}
+
+/// Where Ray placed its driver.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct RayDriver {
+    pub node: Option<String>,
+    pub member: Option<Loose>,
+    pub ray_node_id: Option<String>,
+    pub address: Option<String>,
+}
+
+/// One node of the gang's Ray cluster.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct RayNode {
+    pub member: Option<Loose>,
+    pub node: Option<String>,
+    pub ray_node_id: String,
+    pub address: Option<String>,
+    pub alive: Option<bool>,
+    pub state_message: Option<String>,
+}
+
+/// One member of a job's gang.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Member {
+    pub job: Option<String>,
+    pub member: Option<Loose>,
+    pub node: String,
+    pub gpus: Vec<String>,
+    pub cpus: Option<f64>,
+    pub memory_bytes: Option<u64>,
+    pub ports: Option<Ports>,
+    pub phase: Option<Loose>,
+    pub pid: Option<u64>,
+    pub end: Option<Loose>,
+}
+
+/// A block of ports.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Ports {
+    pub base: u64,
+    pub size: u64,
+}
+
+/// One remembered change of state.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Transition {
+    pub time: String,
+    pub state: String,
+    pub actor: String,
+    pub text: String,
+}
+
+/// All nodes, each as the coordinator sent it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeList {
+    /// By name.
+    pub nodes: Vec<Value>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Node {
+    pub id: String,
+    pub name: String,
+    pub state: String,
+    pub reachability: String,
+    pub lifecycle: String,
+    pub cordon: Option<Cordon>,
+    pub pool: Option<String>,
+    pub roles: Vec<String>,
+    pub address: Option<String>,
+    pub gpus: Vec<Gpu>,
+    pub gpus_total: Option<u64>,
+    pub gpus_in_use: Option<u64>,
+    pub jobs: Vec<String>,
+    pub cpus: Option<f64>,
+    pub memory_bytes: Option<u64>,
+    pub agent_version: Option<String>,
+    pub last_word_ms_ago: Option<u64>,
+    pub generation: Option<Loose>,
+    pub held: Option<Loose>,
+    pub unknown_members: Vec<Loose>,
+    pub hostname: Option<String>,
+    pub doctor: Vec<Finding>,
+    pub versions: std::collections::BTreeMap<String, Loose>,
+    pub members: Vec<Member>,
+    pub history: Vec<Transition>,
+    pub host: Option<HostSample>,
+}
+
+/// Why a node takes no new work.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Cordon {
+    pub by: String,
+    pub why: String,
+}
+
+/// One GPU of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Gpu {
+    pub uuid: String,
+    pub index: Option<u64>,
+    pub name: String,
+    pub memory_bytes: Option<u64>,
+    pub in_use: Option<bool>,
+    pub job: Option<String>,
+    pub sample: Option<GpuSample>,
+}
+
+/// Newest readings of one GPU.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct GpuSample {
+    pub utilization_pct: Option<f64>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_total_bytes: Option<u64>,
+    pub temperature_c: Option<f64>,
+    pub power_w: Option<f64>,
+}
+
+/// Newest readings of one host.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct HostSample {
+    pub cpu_busy_pct: Option<f64>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_total_bytes: Option<u64>,
+    pub load1: Option<f64>,
+    pub shm_free_bytes: Option<u64>,
+}
+
+/// One finding of the agent's self-examination.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are the API's")]
+pub struct Finding {
+    pub check: String,
+    pub level: String,
+    pub text: String,
+    pub advice: Option<String>,
+}
+
+/// A value whose type does not matter: it is only shown.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Loose(Value);
+
+impl std::fmt::Display for Loose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Value::String(text) => f.write_str(text),
+            // The end of a member, for example, says itself in words.
+            Value::Object(map) => match map.get("text").and_then(Value::as_str) {
+                Some(text) => f.write_str(text),
+                None => write!(f, "{}", self.0),
+            },
+            other => write!(f, "{other}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn answers_may_lack_and_add_fields() {
+        let job: Job = read(&json!({
+            "id": "j-1", "pool": null, "nnodes": 2, "gpus_per_node": 8, "new_field": [1],
+            "attempt_list": [{"number": 1, "driver": null, "ray_nodes": [null, {"member": 3}]}],
+        }))
+        .unwrap();
+        assert_eq!((job.id.as_str(), job.gpus()), ("j-1", Some(16)));
+        let member = job.attempt_list[0].ray_nodes[0].member.clone();
+        assert_eq!(member.unwrap().to_string(), "3");
+        assert!(read::<Job>(&json!({"id": 7})).is_err());
+    }
+
+    #[test]
+    fn every_state_has_an_exit_code() {
+        let codes: Vec<u8> = STATES.iter().map(|state| exit_of(state)).collect();
+        assert_eq!(codes, [101, 101, 101, 101, 101, 0, 100, 103, 100]);
+        assert!(STATES.iter().all(|state| is_terminal(state) == (exit_of(state) != 101)));
+    }
+}

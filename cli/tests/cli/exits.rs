@@ -1,0 +1,255 @@
+//! Every exit code, and the two forms of an error.
+
+use std::net::TcpListener;
+
+use serde_json::json;
+
+use crate::answers::{ended, job, one_job, running, unexpected};
+use crate::server::{Server, command, finish, json as answer, problem, run};
+
+/// An address at which nothing answers.
+fn nowhere() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+#[test]
+fn coordinator_not_reachable_is_6() {
+    let address = nowhere();
+    let ended = finish(command(&address, &["ps"]).spawn().unwrap());
+    assert_eq!((ended.code, ended.stdout.as_str()), (6, ""));
+    let expected = format!(
+        "error[E0901]: cannot reach the coordinator at {address}\n  why   Connection refused"
+    );
+    assert!(ended.stderr.starts_with(&expected), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\n  hint  "), "{}", ended.stderr);
+    let ended = finish(command(&address, &["ps", "--json"]).spawn().unwrap());
+    let error = ended.json_error();
+    assert_eq!((ended.code, &error["code"], &error["exit_code"]), (6, &json!("E0901"), &json!(6)));
+}
+
+#[test]
+fn refusals_have_their_codes() {
+    let cases = [
+        (401, "E0301", 4),
+        (403, "E0302", 4),
+        (404, "E0306", 1),
+        (409, "E0311", 7),
+        (412, "E0399", 7),
+        (422, "E0104", 5),
+        (422, "E0330", 9),
+        (429, "E0304", 1),
+        (500, "E0399", 1),
+        (503, "E0316", 6),
+        (503, "E0313", 1),
+    ];
+    for (status, code, exit) in cases {
+        let server = Server::start(move |_, _| problem(status, code, "The title"));
+        let ended = run(&server, &["whoami"]);
+        let expected = format!("error[{code}]: The title\n  why   the detail\n  hint  the hint\n");
+        assert_eq!((ended.code, ended.stderr), (exit, expected), "{status} {code}");
+        let ended = run(&server, &["whoami", "--json"]);
+        let error = ended.json_error();
+        assert_eq!((ended.code, ended.stdout.as_str()), (exit, ""));
+        assert_eq!((&error["code"], &error["status"]), (&json!(code), &json!(status)));
+        assert_eq!((&error["detail"], &error["hint"]), (&json!("the detail"), &json!("the hint")));
+    }
+}
+
+#[test]
+fn no_token_says_how_to_give_one() {
+    let server = Server::start(|asked, _| match asked.headers.get("authorization") {
+        Some(_) => answer(200, &json!({"user": "alice", "project": "rlhf", "role": "admin"})),
+        None => answer(401, &json!({})),
+    });
+    let address = format!("http://{}", server.address);
+    let ended =
+        finish(command(&address, &["whoami"]).env_remove("GANGLINE_TOKEN").spawn().unwrap());
+    assert_eq!(ended.code, 4);
+    assert!(ended.stderr.contains("--token-file"), "{}", ended.stderr);
+    let ended = run(&server, &["whoami"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "alice, project rlhf, role admin\n"));
+    let ended = run(&server, &["whoami", "--token", "other"]);
+    assert_eq!(ended.code, 0);
+    assert_eq!(server.asked()[2].headers["authorization"], "Bearer other");
+}
+
+#[test]
+fn what_is_no_coordinator_is_1() {
+    let server = Server::start(|_, _| answer(200, &json!("hello")));
+    assert_eq!(run(&server, &["show", "j"]).code, 1);
+    let server = Server::start(|_, _| crate::server::Play::Answer {
+        status: 200,
+        headers: Vec::new(),
+        body: b"<html>".to_vec(),
+    });
+    let ended = run(&server, &["ps"]);
+    assert_eq!(ended.code, 1);
+    assert!(ended.stderr.contains("E0902"), "{}", ended.stderr);
+}
+
+#[test]
+fn redirects_are_not_followed() {
+    let server = Server::start(|asked, _| match asked.path.as_str() {
+        "/api/v1/whoami" => crate::server::Play::Answer {
+            status: 302,
+            headers: vec![("location".to_owned(), "/elsewhere".to_owned())],
+            body: Vec::new(),
+        },
+        _ => answer(200, &json!({"user": "x"})),
+    });
+    assert_eq!(run(&server, &["whoami"]).code, 1);
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[test]
+fn waiting_reports_the_job() {
+    let cases = [("SUCCEEDED", 0), ("FAILED", 100), ("TIMEOUT", 100), ("CANCELLED", 103)];
+    for (state, code) in cases {
+        // The job runs at the first looks and has ended later.
+        let server = Server::start(move |asked, number| match asked.path.as_str() {
+            "/api/v1/jobs/@last" => answer(200, &running()),
+            _ if number == 0 => answer(200, &running()),
+            _ => answer(200, &ended(state, "because", None)),
+        });
+        let ended = run(&server, &["wait", "@last"]);
+        assert_eq!(ended.code, code, "{state}");
+        assert_eq!(ended.stdout, format!("j-7f3k2  {state}  because\n"));
+        assert_eq!(server.asked()[1].path, "/api/v1/jobs/j-7f3k2");
+    }
+}
+
+#[test]
+fn waiting_gives_up_with_101() {
+    let server = Server::start(one_job(running()));
+    let ended = run(&server, &["wait", "j-7f3k2", "--timeout", "0s"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (101, ""));
+    assert!(ended.stderr.contains("has not ended in time"), "{}", ended.stderr);
+}
+
+#[test]
+fn no_such_job_is_102_where_a_result_is_reported() {
+    let server = Server::start(|_, _| problem(404, "E0306", "No such job"));
+    assert_eq!(run(&server, &["wait", "j"]).code, 102);
+    assert_eq!(run(&server, &["logs", "-f", "j"]).code, 102);
+    assert_eq!(run(&server, &["logs", "j"]).code, 1);
+    assert_eq!(run(&server, &["show", "j"]).code, 1);
+}
+
+#[test]
+fn waiting_survives_a_restart_of_the_coordinator() {
+    let server = Server::start(|_, number| match number {
+        0 | 1 => answer(200, &running()),
+        2 => crate::server::Play::Nothing,
+        3 => problem(503, "E0316", "The coordinator is shutting down"),
+        _ => answer(200, &ended("SUCCEEDED", "", None)),
+    });
+    let ended = run(&server, &["wait", "j-7f3k2"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("trying again"), "{}", ended.stderr);
+}
+
+#[test]
+fn several_jobs_and_the_list_on_stdin() {
+    let server = Server::start(|asked, _| match asked.path.as_str() {
+        "/api/v1/jobs/good" => {
+            let mut job = ended("SUCCEEDED", "", None);
+            job["id"] = "good".into();
+            answer(200, &job)
+        }
+        "/api/v1/jobs/bad" => {
+            let mut job = ended("CANCELLED", "stopped by bo", None);
+            job["id"] = "bad".into();
+            answer(200, &job)
+        }
+        _ => problem(404, "E0306", "No such job"),
+    });
+    let ended = run(&server, &["wait", "good", "bad", "none"]);
+    assert_eq!(ended.stdout, "good  SUCCEEDED\nbad  CANCELLED  stopped by bo\n");
+    assert_eq!(ended.code, 103);
+    let address = format!("http://{}", server.address);
+    let mut command = command(&address, &["wait", "-", "-o", "name"]);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"good\n good\n").unwrap();
+    let ended = finish(child);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "good\ngood\n"));
+}
+
+#[test]
+fn stop_asks_about_jobs_of_others() {
+    let stoppable = || {
+        Server::start(|asked, _| match asked.line().as_str() {
+            "GET /api/v1/whoami" => answer(200, &json!({"user": "alice"})),
+            "GET /api/v1/jobs/mine" => answer(200, &running()),
+            "GET /api/v1/jobs/theirs" => {
+                let mut job = running();
+                job["user"] = "bo".into();
+                answer(200, &job)
+            }
+            "GET /api/v1/jobs/over" => {
+                let mut job = ended("FAILED", "", None);
+                job["id"] = "j-over".into();
+                answer(200, &job)
+            }
+            "POST /api/v1/jobs/j-7f3k2/stop" => {
+                answer(202, &json!({"job": job("j-7f3k2", "x", "STOPPING")}))
+            }
+            "POST /api/v1/jobs/j-over/stop" => problem(409, "E0314", "The job has already ended"),
+            _ => unexpected(),
+        })
+    };
+    let server = stoppable();
+    let ended = run(&server, &["stop", "mine", "--reason", "wrong data"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "j-7f3k2  STOPPING\n"));
+    let posted = &server.asked_for("POST /api/v1/jobs/j-7f3k2/stop")[0];
+    assert_eq!(posted.body, r#"{"reason":"wrong data"}"#);
+    assert_eq!(posted.headers["idempotency-key"].len(), 32);
+
+    let server = stoppable();
+    let ended = run(&server, &["stop", "theirs"]);
+    assert_eq!(ended.code, 1);
+    assert!(
+        ended.stderr.contains("belongs to bo") && ended.stderr.contains("--yes"),
+        "{}",
+        ended.stderr
+    );
+    assert!(server.asked().iter().all(|asked| asked.method == "GET"));
+    assert_eq!(run(&server, &["stop", "theirs", "--yes"]).code, 0);
+
+    let server = stoppable();
+    assert_eq!(run(&server, &["stop", "over"]).code, 7);
+    // The other jobs are stopped all the same.
+    let ended = run(&server, &["stop", "over", "mine", "-o", "name"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (7, "j-7f3k2\n"));
+}
+
+#[test]
+fn tokens() {
+    let server = Server::start(|asked, _| match asked.line().as_str() {
+        "POST /api/v1/tokens" => {
+            let answered =
+                json!({"token": "gx1.a.b.c", "id": "b", "expires": "2099-01-02T03:04:05Z"});
+            answer(201, &answered)
+        }
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["node", "token", "--uses", "3", "--ttl", "2h", "--pool", "h100-a"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "gx1.a.b.c\n"));
+    assert!(ended.stderr.contains("quic://127.0.0.1:8265"), "{}", ended.stderr);
+    let sent: serde_json::Value = serde_json::from_str(&server.asked()[0].body).unwrap();
+    assert_eq!(sent, json!({"kind": "join", "uses": 3, "ttl_s": 7200, "pool": "h100-a"}));
+    let ended = run(&server, &["token", "create", "--user", "bo", "--project", "eval", "--json"]);
+    assert_eq!(ended.json()["token"], "gx1.a.b.c");
+    let sent: serde_json::Value = serde_json::from_str(&server.asked()[1].body).unwrap();
+    assert_eq!(
+        sent,
+        json!({"kind": "api", "name": "bo", "user": "bo", "project": "eval", "role": "member"})
+    );
+}
+
+#[test]
+fn a_token_is_never_asked_for_twice() {
+    let server = Server::start(|_, _| crate::server::Play::Nothing);
+    assert_eq!(run(&server, &["node", "token"]).code, 6);
+    assert_eq!(server.asked().len(), 1);
+}

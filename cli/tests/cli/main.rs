@@ -1,0 +1,10 @@
+//! The `gangline` program as users run it: against a server in this process that plays recorded
+//! answers of the coordinator, and without any server.
+
+mod answers;
+mod exits;
+mod logs;
+mod offline;
+mod server;
+mod submit;
+mod tables;

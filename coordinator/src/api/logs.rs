@@ -1,0 +1,312 @@
+//! Logs: which file a caller means, whether more will come to it, and reading a piece of it.
+
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use gangline_common::ids::{Epoch, GangId, MemberId, MemberKey};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::auth::{Action, Caller};
+use super::error::{ApiError, BAD_PARAMETER, Problem, quoted};
+use super::jobs::find_job;
+use super::view::outcome_word;
+use super::{App, Params, Selector};
+use crate::board::{Board, JobSnapshot};
+use crate::core::gang::{Gang, GangState, Phase};
+use crate::core::job::{Attempt, Job, Launcher, Outcome};
+use crate::core::node::Reachability;
+use crate::ingest::logs::Logs;
+
+/// Bytes of one answer, unless asked otherwise, and at most.
+const READ_BYTES: usize = 1 << 20;
+const MAX_READ_BYTES: usize = 4 << 20;
+
+/// Which log of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// `None`: the Ray driver's log, or rank 0's output.
+    pub member: Option<MemberId>,
+    /// `None`: the newest.
+    pub attempt: Option<u32>,
+}
+
+impl Wanted {
+    /// Reads the parameters `rank` and `attempt` for a job.
+    pub fn parse(job: &Job, rank: Option<&str>, attempt: Option<u32>) -> Result<Self, ApiError> {
+        if attempt == Some(0) {
+            return Err(ApiError::new(BAD_PARAMETER, "attempt is 0").hint("attempts count from 1"));
+        }
+        let Some(text) = rank else { return Ok(Wanted { member: None, attempt }) };
+        let member: Option<MemberId> = text.parse().ok();
+        let nnodes = job.request.nnodes;
+        let ray = job.request.launcher == Launcher::Ray;
+        let exists = match member {
+            Some(MemberId::Rank(rank)) => rank < nnodes,
+            Some(MemberId::Head) => ray,
+            None => false,
+        };
+        if exists {
+            return Ok(Wanted { member, attempt });
+        }
+        let head = if ray { ", and `head`" } else { "" };
+        Err(ApiError::new(BAD_PARAMETER, format!("rank is {}", quoted(text)))
+            .hint(format!("this job has ranks 0 to {}{head}", nnodes.saturating_sub(1))))
+    }
+}
+
+/// A log file, as far as it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// The attempt has not begun.
+    Nowhere,
+    /// A member's output.
+    Output(MemberKey),
+    /// A file of whichever member submitted the entrypoint.
+    Driver { gang: GangId, epoch: Epoch, file: String },
+}
+
+/// Name of a member's own output.
+const OUTPUT: &str = "output";
+
+/// Whether more bytes may come to a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    MayCome,
+    /// Nothing more comes; whether everything that was written is there.
+    Ended {
+        complete: bool,
+    },
+}
+
+/// What a caller means right now.
+#[derive(Debug, Clone)]
+pub(super) struct Located {
+    pub place: Place,
+    /// The attempt's number; `None` before the first.
+    pub attempt: Option<u32>,
+    pub rest: Rest,
+    /// State word and reason of what is followed: the job, or the one attempt that was asked for.
+    pub state: &'static str,
+    pub reason: String,
+}
+
+/// Finds the wanted log on a snapshot. Take the snapshot before reading bytes: then "nothing more
+/// comes" is true of the bytes.
+pub(super) fn locate(board: &Board, snapshot: &JobSnapshot, wanted: Wanted) -> Located {
+    let job = &snapshot.job;
+    let attempt = match wanted.attempt {
+        None => snapshot.attempts.last(),
+        Some(number) => snapshot.attempts.iter().find(|attempt| attempt.number == number),
+    };
+    let gang = snapshot.gang.as_deref();
+    let (mut state, mut reason) = (job.state.word(), job.reason.clone());
+    let Some(attempt) = attempt else {
+        let rest = match job.state.is_terminal() {
+            true => Rest::Ended { complete: true },
+            false => Rest::MayCome,
+        };
+        return Located { place: Place::Nowhere, attempt: None, rest, state, reason };
+    };
+    let asked_for_one = wanted.attempt.is_some();
+    if let Some(outcome) = attempt.outcome.as_ref().filter(|_| asked_for_one) {
+        (state, reason) = (outcome_word(outcome), Outcome::sentence(outcome));
+    }
+    Located {
+        place: place(job, attempt, wanted.member),
+        attempt: Some(attempt.number),
+        rest: rest(board, job, attempt, gang, wanted),
+        state,
+        reason,
+    }
+}
+
+fn place(job: &Job, attempt: &Attempt, member: Option<MemberId>) -> Place {
+    let (gang, epoch) = (attempt.gang.clone(), attempt.epoch);
+    match (member, job.request.launcher) {
+        (Some(member), _) => Place::Output(MemberKey { gang, epoch, member }),
+        (None, Launcher::Command) => {
+            Place::Output(MemberKey { gang, epoch, member: MemberId::Rank(0) })
+        }
+        (None, Launcher::Ray) => {
+            let file = format!("driver-{}", Attempt::operation(&attempt.job, attempt.number));
+            Place::Driver { gang, epoch, file }
+        }
+    }
+}
+
+/// A job ends only after its members have ended and delivered their logs, or the time for that is
+/// over, or their nodes are lost.
+fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted: Wanted) -> Rest {
+    let Some(gang) = gang.filter(|gang| gang.epoch == attempt.epoch) else {
+        // The gang went on to another epoch, which it does only when this one was over.
+        return Rest::Ended { complete: true };
+    };
+    if gang.state == GangState::Stopped && (wanted.attempt.is_some() || job.state.is_terminal()) {
+        return Rest::Ended { complete: true };
+    }
+    if !job.state.is_terminal() {
+        return Rest::MayCome;
+    }
+    let first = gang.members.get(&MemberId::Head).or(gang.members.get(&MemberId::Rank(0)));
+    let member = match wanted.member {
+        Some(id) => gang.members.get(&id),
+        None => first,
+    };
+    match member.map(|member| &member.phase) {
+        Some(Phase::Ended(end)) => Rest::Ended { complete: end.logs_complete },
+        _ => {
+            let node = member.and_then(|member| board.node(member.node.as_str()));
+            let gone = node.is_none_or(|node| {
+                node.node.revoked || node.node.reachability == Reachability::Lost
+            });
+            if gone { Rest::Ended { complete: false } } else { Rest::MayCome }
+        }
+    }
+}
+
+/// A file that exists or may come to exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    pub key: MemberKey,
+    pub file: String,
+}
+
+/// The file of a place; `None` when nobody has sent it yet. Blocking.
+pub(super) fn source(logs: &Logs, place: &Place) -> Option<Source> {
+    match place {
+        Place::Nowhere => None,
+        Place::Output(key) => Some(Source { key: key.clone(), file: OUTPUT.to_owned() }),
+        Place::Driver { gang, epoch, file } => {
+            let files = logs.files(gang, *epoch);
+            let found = files.into_iter().find(|(_, name, _)| name == file);
+            found.map(|(member, file, _)| Source {
+                key: MemberKey { gang: gang.clone(), epoch: *epoch, member },
+                file,
+            })
+        }
+    }
+}
+
+/// Durable length of a file; 0 when it does not exist yet. Blocking.
+fn length(logs: &Logs, source: &Source) -> u64 {
+    let files = logs.files(&source.key.gang, source.key.epoch);
+    let found =
+        files.into_iter().find(|(id, name, _)| *id == source.key.member && *name == source.file);
+    found.map_or(0, |(_, _, length)| length)
+}
+
+/// Number of leading bytes that end with a whole character. What is not UTF-8 at all counts as
+/// whole; only a character that may still be continued is cut off.
+pub(super) fn whole_characters(bytes: &[u8]) -> usize {
+    for (back, byte) in bytes.iter().rev().take(3).enumerate() {
+        let have = back + 1;
+        let need = match byte {
+            0x80..=0xbf => continue,
+            0xc2..=0xdf => 2,
+            0xe0..=0xef => 3,
+            0xf0..=0xf4 => 4,
+            _ => 1,
+        };
+        return if need > have { bytes.len() - have } else { bytes.len() };
+    }
+    bytes.len()
+}
+
+/// Query of a piece of a log.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LogParams {
+    /// A rank or `head`; without it the Ray driver's log, or rank 0's output.
+    rank: Option<String>,
+    /// Number of an attempt; without it the newest.
+    attempt: Option<u32>,
+    /// First byte; 0 when absent.
+    offset: Option<u64>,
+    /// Bytes at most; 1 MiB when absent, never more than 4 MiB.
+    limit: Option<usize>,
+}
+
+/// A piece of a log, as it was written.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/logs",
+    params(("id" = String, Path, description = "Id, name, beginning of an id, or `@last`"),
+        LogParams),
+    responses(
+        (status = 200, body = String, content_type = "text/plain", headers(
+            ("x-gangline-next-offset" = u64, description = "Where to go on"),
+            ("x-gangline-total-bytes" = u64, description = "Length so far"),
+            ("x-gangline-complete" = bool,
+                description = "The job has ended and this is the end of its log"))),
+        (status = 404, response = Problem)))]
+pub(super) async fn get_logs(
+    State(shared): App,
+    Caller(principal): Caller,
+    Selector(id): Selector,
+    Params(params): Params<LogParams>,
+) -> Result<Response, ApiError> {
+    let board = &shared.api.board;
+    let snapshot = find_job(board, &principal, Action::ReadJobs, &id)?;
+    let wanted = Wanted::parse(&snapshot.job, params.rank.as_deref(), params.attempt)?;
+    let located = locate(board, &snapshot, wanted);
+    let offset = params.offset.unwrap_or(0);
+    let limit = params.limit.unwrap_or(READ_BYTES).min(MAX_READ_BYTES);
+    let logs = shared.api.logs.clone();
+    let place = located.place.clone();
+    let piece = blocking("reading a log", move || {
+        let Some(source) = source(&logs, &place) else { return Ok((Vec::new(), 0)) };
+        let total = length(&logs, &source);
+        logs.read(&source.key, &source.file, offset, limit).map(|bytes| (bytes, total))
+    });
+    let (mut bytes, total) = piece.await?;
+    let whole = whole_characters(&bytes);
+    let cut_off = offset.saturating_add(bytes.len() as u64) < total;
+    if cut_off && whole > 0 {
+        bytes.truncate(whole);
+    }
+    let next = offset.saturating_add(bytes.len() as u64);
+    let complete = located.rest != Rest::MayCome && next >= total;
+    let number = |name, value: u64| (HeaderName::from_static(name), HeaderValue::from(value));
+    let flag = HeaderValue::from_static(if complete { "true" } else { "false" });
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        number("x-gangline-next-offset", next),
+        number("x-gangline-total-bytes", total),
+        (HeaderName::from_static("x-gangline-complete"), flag),
+    ];
+    Ok((headers, bytes).into_response())
+}
+
+/// Runs blocking file work apart from the requests. Failures stay inside; the caller gets an id.
+pub(super) async fn blocking<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(ApiError::internal(what, &error)),
+        Err(error) => Err(ApiError::internal(what, &error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_fall_between_characters() {
+        let text = "aé€😀z".as_bytes();
+        let whole = [0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11];
+        for (length, expected) in whole.into_iter().enumerate() {
+            assert_eq!(whole_characters(&text[..length]), expected, "{length}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_utf8_is_not_held_back() {
+        for bytes in [&b"a\xff"[..], b"\x80\x80\x80\x80", b"a\xc0", b"\xf5"] {
+            assert_eq!(whole_characters(bytes), bytes.len(), "{bytes:?}");
+        }
+    }
+}

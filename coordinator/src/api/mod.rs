@@ -1,0 +1,336 @@
+//! The HTTP API: one table of routes, one gate before each of them, and the OpenAPI document that
+//! is generated from the same handlers. The contract is `coordinator/openapi.json`.
+
+pub mod auth;
+pub mod error;
+mod jobs;
+mod logs;
+mod nodes;
+mod streams;
+mod tokens;
+mod view;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use futures_util::StreamExt;
+use gangline_common::join_token::KeyPin;
+use gangline_common::time::{Timestamp, wall_text};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{OpenApi, ToSchema};
+use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
+use utoipa_axum::routes;
+
+use crate::board::Board;
+use crate::core::event::Event;
+use crate::core::node::Reachability;
+use crate::driver::DriverHandle;
+use crate::ingest::logs::Logs;
+use crate::ingest::telemetry::Telemetry;
+use crate::request::PathRules;
+use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
+use error::{
+    ApiError, BAD_BODY, BAD_METHOD, BAD_PARAMETER, NO_SUCH_ROUTE, SLOW_BODY, TOO_LARGE, quoted,
+};
+
+/// What the API serves from.
+pub struct ApiState {
+    pub driver: DriverHandle,
+    pub board: Board,
+    pub telemetry: Telemetry,
+    pub logs: Logs,
+    pub paths: PathRules,
+    /// Pin of the CA's key, for join tokens.
+    pub ca_pin: KeyPin,
+    pub version: &'static str,
+    /// Name of the cluster.
+    pub cluster: String,
+    /// When this process began to serve.
+    pub started: Timestamp,
+}
+
+/// What handlers share.
+struct Shared {
+    api: Arc<ApiState>,
+    /// The OpenAPI document.
+    document: String,
+    slots: Arc<streams::Slots>,
+}
+
+type App = State<Arc<Shared>>;
+
+/// One line of the route table.
+struct Route {
+    access: Access,
+    handler: UtoipaMethodRouter<Arc<Shared>>,
+}
+
+/// Every route of the API. The router, its gates, the OpenAPI document and the tests are made from
+/// this table; method and path stand at the handler.
+fn table() -> Vec<Route> {
+    use Action::*;
+    let open = |handler| Route { access: Access::Open, handler };
+    let needs = |action, handler| Route { access: Access::Needs(action), handler };
+    vec![
+        open(routes!(healthz)),
+        open(routes!(readyz)),
+        open(routes!(openapi)),
+        needs(WhoAmI, routes!(whoami)),
+        needs(SubmitJob, routes!(jobs::submit_job)),
+        needs(ReadJobs, routes!(jobs::list_jobs)),
+        needs(ReadJobs, routes!(jobs::get_job)),
+        needs(StopJob, routes!(jobs::stop_job)),
+        needs(ReadJobs, routes!(logs::get_logs)),
+        needs(ReadJobs, routes!(streams::follow_logs)),
+        needs(ReadNodes, routes!(nodes::list_nodes)),
+        needs(ReadNodes, routes!(streams::watch_nodes)),
+        needs(ReadNodes, routes!(nodes::get_node)),
+        needs(RevokeNode, routes!(nodes::revoke_node)),
+        needs(CreateToken, routes!(tokens::create_token)),
+    ]
+}
+
+/// Method, path and access of every route.
+pub fn route_list() -> Vec<(Method, String, Access)> {
+    let mut list = Vec::new();
+    for route in table() {
+        let (_, paths, _) = route.handler;
+        for (path, item) in paths.paths {
+            let methods = [(item.get, Method::GET), (item.post, Method::POST)];
+            let used = methods.into_iter().filter_map(|(used, method)| used.map(|_| method));
+            list.extend(used.map(|method| (method, path.clone(), route.access)));
+        }
+    }
+    list
+}
+
+/// The whole API.
+pub fn router(state: Arc<ApiState>) -> Router {
+    let failures = Arc::new(FailedLogins::default());
+    let mut router = OpenApiRouter::new();
+    for Route { access, handler: (schemas, paths, methods) } in table() {
+        let gate = Gate { board: state.board.clone(), failures: failures.clone(), access };
+        let methods = methods.route_layer(from_fn_with_state(gate, auth::admit));
+        router = router.routes((schemas, paths, methods));
+    }
+    let shared = Arc::new(Shared { api: state, document: document(), slots: Arc::default() });
+    let (router, _) = router.split_for_parts();
+    router
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(bad_method)
+        .layer(from_fn(auth::check_address))
+        .layer(from_fn(trace))
+        .with_state(shared)
+}
+
+/// The OpenAPI document of this build, as JSON text.
+pub fn document() -> String {
+    let mut router = OpenApiRouter::with_openapi(Document::openapi());
+    for route in table() {
+        router = router.routes(route.handler);
+    }
+    let mut document = router.into_openapi();
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let components = document.components.get_or_insert_default();
+    components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
+    // The document is made of plain maps and strings, which always become JSON.
+    document.to_pretty_json().unwrap_or_default()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Gangline", description = "Jobs on gangs of GPU nodes"),
+    components(responses(error::Problem), schemas(error::Problem)),
+    security(("bearer" = []))
+)]
+struct Document;
+
+/// One line per request at debug level; never the query, which may hold what a log must not.
+async fn trace(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let began = Instant::now();
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    tracing::debug!(%method, path, status, ms = began.elapsed().as_millis(), "http");
+    response
+}
+
+async fn no_such_route(uri: Uri) -> ApiError {
+    ApiError::new(NO_SUCH_ROUTE, format!("nothing is served at {}", quoted(uri.path())))
+        .hint("the addresses are listed in /api/v1/openapi.json")
+}
+
+async fn bad_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::new(BAD_METHOD, format!("{} does not take {method}", quoted(uri.path())))
+        .hint("the addresses are listed in /api/v1/openapi.json")
+}
+
+/// Answer of `GET /healthz`.
+#[derive(Serialize, ToSchema)]
+struct Health {
+    /// `ok`.
+    status: &'static str,
+}
+
+#[utoipa::path(get, path = "/healthz", responses((status = 200, body = Health)), security(()))]
+async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// Answer of `GET /readyz`.
+#[derive(Serialize, ToSchema)]
+struct Readiness {
+    /// `ready`, or `stopping` with status 503.
+    status: &'static str,
+    version: &'static str,
+    cluster: String,
+    /// Since when this process serves.
+    started: String,
+    nodes: usize,
+    nodes_reachable: usize,
+}
+
+/// A driver that takes no event for this long is not ready.
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The store is open and decisions are made.
+#[utoipa::path(get, path = "/readyz",
+    responses((status = 200, body = Readiness), (status = 503, body = Readiness)), security(()))]
+async fn readyz(State(shared): App) -> (StatusCode, Json<Readiness>) {
+    let api = &shared.api;
+    let tick = tokio::time::timeout(DRIVER_TIMEOUT, api.driver.tell(Event::Tick)).await;
+    let alive = matches!(tick, Ok(Ok(())));
+    let nodes = api.board.nodes();
+    let reachable = nodes.iter().filter(|n| n.node.reachability == Reachability::Reachable);
+    let (code, status) = match alive {
+        true => (StatusCode::OK, "ready"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "stopping"),
+    };
+    let readiness = Readiness {
+        status,
+        version: api.version,
+        cluster: api.cluster.clone(),
+        started: wall_text(api.started.wall_ms),
+        nodes: nodes.len(),
+        nodes_reachable: reachable.count(),
+    };
+    (code, Json(readiness))
+}
+
+/// This document.
+#[utoipa::path(get, path = "/api/v1/openapi.json",
+    responses((status = 200, content_type = "application/json")), security(()))]
+async fn openapi(State(shared): App) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], shared.document.clone())
+}
+
+/// Answer of `GET /api/v1/whoami`.
+#[derive(Serialize, ToSchema)]
+struct WhoAmI {
+    user: String,
+    project: String,
+    /// `member` or `admin`.
+    role: &'static str,
+}
+
+/// Whom the token stands for.
+#[utoipa::path(get, path = "/api/v1/whoami",
+    responses((status = 200, body = WhoAmI), (status = 401, response = error::Problem)))]
+async fn whoami(Caller(principal): Caller) -> Result<Json<WhoAmI>, ApiError> {
+    authorize(&principal, Action::WhoAmI, &Object::Fleet)?;
+    let role = tokens::role_word(principal.role);
+    Ok(Json(WhoAmI { user: principal.user, project: principal.project, role }))
+}
+
+/// The query of a request; an unknown or malformed parameter is a problem of the API.
+struct Params<T>(T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        let query = Query::<T>::try_from_uri(&parts.uri);
+        query.map(|Query(value)| Params(value)).map_err(|error| {
+            ApiError::new(BAD_PARAMETER, error.body_text())
+                .hint("the parameters are listed in /api/v1/openapi.json")
+        })
+    }
+}
+
+/// The one parameter of a path: what the caller calls the object.
+struct Selector(String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Selector {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = Path::<String>::from_request_parts(parts, state).await;
+        path.map(|Path(text)| Selector(text))
+            .map_err(|error| ApiError::new(BAD_PARAMETER, error.body_text()))
+    }
+}
+
+/// A body that is too large is still taken from the wire up to here, so that the answer arrives.
+const DRAIN_BYTES: usize = 16 << 20;
+/// A body must be complete within this.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The whole body, at most `limit` bytes; never holds more.
+async fn read_body(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let reading = async {
+        let mut chunks = body.into_data_stream();
+        let (mut bytes, mut seen) = (Vec::new(), 0usize);
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|_| ApiError::new(BAD_BODY, "the body was cut off"))?;
+            seen = seen.saturating_add(chunk.len());
+            if seen <= limit {
+                bytes.extend_from_slice(&chunk);
+            } else {
+                bytes = Vec::new();
+            }
+            if seen > DRAIN_BYTES {
+                break;
+            }
+        }
+        if seen > limit {
+            return Err(ApiError::new(TOO_LARGE, format!("the body is over {limit} bytes"))
+                .hint("keep the spec small: put data and code into files and name their paths"));
+        }
+        Ok(bytes)
+    };
+    tokio::time::timeout(BODY_TIMEOUT, reading).await.unwrap_or_else(|_| {
+        let seconds = BODY_TIMEOUT.as_secs();
+        Err(ApiError::new(SLOW_BODY, format!("the body was not complete after {seconds} s")))
+    })
+}
+
+/// Largest JSON body of a small request, in bytes.
+const SMALL_BODY: usize = 64 << 10;
+
+/// A small JSON body; `None` when it is empty.
+async fn read_json<T: DeserializeOwned>(body: Body) -> Result<Option<T>, ApiError> {
+    let bytes = read_body(body, SMALL_BODY).await?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let parsed = serde_json::from_slice(&bytes);
+    parsed.map(Some).map_err(|error| ApiError::new(BAD_BODY, error.to_string()))
+}
+
+/// The text of a header; `None` without one.
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ApiError> {
+    let Some(value) = headers.get(name) else { return Ok(None) };
+    let text = value.to_str().map_err(|_| {
+        ApiError::new(BAD_PARAMETER, format!("the header {name} is not plain ASCII"))
+    })?;
+    Ok(Some(text))
+}

@@ -1,0 +1,196 @@
+//! Tokens: for new agents and for users of the API. A token is shown once, at its making.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use data_encoding::BASE64URL_NOPAD;
+use gangline_common::ids::short_suffix;
+use gangline_common::join_token::JoinToken;
+use gangline_common::random;
+use gangline_common::time::{Timestamp, wall_text};
+use gangline_common::tls::sha256;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::auth::{Action, Caller, Object, authorize};
+use super::error::{ApiError, BAD_BODY, Problem, quoted};
+use super::jobs::unexpected;
+use super::{App, Shared, read_json};
+use crate::core::credential::{ApiTokenRecord, JoinTokenRecord, Principal, Role};
+use crate::core::effect::Answer;
+use crate::core::event::Event;
+
+/// Most agents that one join token lets in.
+const MAX_USES: u32 = 10_000;
+/// Life of a join token, in seconds.
+const TTL_S: std::ops::RangeInclusive<u64> = 60..=30 * 24 * 3600;
+
+/// What kind of token to make.
+#[derive(Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub(super) enum TokenRequest {
+    /// Lets new agents join.
+    Join {
+        /// Agents that may join with it, 1 to 10000.
+        #[serde(default = "one")]
+        uses: u32,
+        /// Its life in seconds, 60 to 2592000.
+        #[serde(default = "hour")]
+        ttl_s: u64,
+        /// Pool that the agents are bound to; they choose without it.
+        #[serde(default)]
+        pool: Option<String>,
+    },
+    /// Lets a user use this API. A token of the same name is replaced.
+    Api { name: String, user: String, project: String, role: RoleWord },
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn hour() -> u64 {
+    3600
+}
+
+/// What a token of the API may do.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RoleWord {
+    /// The jobs of its own project, and a look at the nodes.
+    Member,
+    /// Everything.
+    Admin,
+}
+
+/// The word of a role.
+pub(super) fn role_word(role: Role) -> &'static str {
+    match role {
+        Role::Member => "member",
+        Role::Admin => "admin",
+    }
+}
+
+/// A new token. It cannot be shown again.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TokenAnswer {
+    token: String,
+    /// Public id of a join token, name of a token of the API.
+    id: String,
+    /// RFC 3339; null for a token that does not expire.
+    expires: Option<String>,
+}
+
+/// Makes a token.
+#[utoipa::path(post, path = "/api/v1/tokens", request_body = TokenRequest,
+    responses((status = 201, body = TokenAnswer), (status = 403, response = Problem),
+        (status = 422, response = Problem)))]
+pub(super) async fn create_token(
+    State(shared): App,
+    Caller(principal): Caller,
+    body: Body,
+) -> Result<(StatusCode, Json<TokenAnswer>), ApiError> {
+    authorize(&principal, Action::CreateToken, &Object::Fleet)?;
+    let Some(request) = read_json::<TokenRequest>(body).await? else {
+        return Err(ApiError::new(BAD_BODY, "the body is empty")
+            .hint(r#"send {"kind": "join"} or {"kind": "api", "name": …}"#));
+    };
+    let answer = match request {
+        TokenRequest::Join { uses, ttl_s, pool } => {
+            join_token(&shared, &principal, uses, ttl_s, pool).await?
+        }
+        TokenRequest::Api { name, user, project, role } => {
+            let role = match role {
+                RoleWord::Member => Role::Member,
+                RoleWord::Admin => Role::Admin,
+            };
+            api_token(&shared, &name, Principal { user, project, role }).await?
+        }
+    };
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+async fn join_token(
+    shared: &Shared,
+    principal: &Principal,
+    uses: u32,
+    ttl_s: u64,
+    pool: Option<String>,
+) -> Result<TokenAnswer, ApiError> {
+    if !(1..=MAX_USES).contains(&uses) {
+        return Err(bad(format!("uses is {uses}"), format!("use 1 to {MAX_USES}")));
+    }
+    if !TTL_S.contains(&ttl_s) {
+        let hint = format!("use {} to {} seconds", TTL_S.start(), TTL_S.end());
+        return Err(bad(format!("ttl_s is {ttl_s}"), hint));
+    }
+    if let Some(pool) = &pool {
+        check_word("pool", pool)?;
+    }
+    let created = Timestamp::now();
+    let token = JoinToken {
+        pin: shared.api.ca_pin,
+        id: short_suffix(random::number()?),
+        secret: random::bytes()?,
+    };
+    let record = JoinTokenRecord {
+        id: token.id.clone(),
+        secret_sha256: sha256(&token.secret),
+        uses_left: uses,
+        expires_wall_ms: created.wall_ms.saturating_add(ttl_s * 1000),
+        pool,
+        created_by: principal.user.clone(),
+        created,
+    };
+    let expires = Some(wall_text(record.expires_wall_ms));
+    commit(shared, |request| Event::CreateJoinToken { request, record }).await?;
+    Ok(TokenAnswer { token: token.reveal(), id: token.id, expires })
+}
+
+async fn api_token(
+    shared: &Shared,
+    name: &str,
+    stands_for: Principal,
+) -> Result<TokenAnswer, ApiError> {
+    check_word("name", name)?;
+    check_word("user", &stands_for.user)?;
+    check_word("project", &stands_for.project)?;
+    let secret: [u8; 32] = random::bytes()?;
+    let token = format!("gla_{}", BASE64URL_NOPAD.encode(&secret));
+    let record = ApiTokenRecord {
+        name: name.to_owned(),
+        sha256: sha256(token.as_bytes()),
+        user: stands_for.user,
+        project: stands_for.project,
+        role: stands_for.role,
+        created: Timestamp::now(),
+    };
+    commit(shared, |request| Event::CreateApiToken { request, record }).await?;
+    Ok(TokenAnswer { token, id: name.to_owned(), expires: None })
+}
+
+/// The token is handed out only after it is durable.
+async fn commit(shared: &Shared, event: impl FnOnce(u64) -> Event) -> Result<(), ApiError> {
+    match shared.api.driver.ask(event).await? {
+        Answer::Done => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Names of people and things: what is safe in a path, a list and a terminal.
+fn check_word(what: &str, text: &str) -> Result<(), ApiError> {
+    let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
+    if first && text.len() <= 63 && text.bytes().all(plain) {
+        return Ok(());
+    }
+    Err(bad(
+        format!("{what} is {}", quoted(text)),
+        "use 1 to 63 characters of A-Z a-z 0-9 - _ . @, the first a letter or a digit".to_owned(),
+    ))
+}
+
+fn bad(detail: String, hint: String) -> ApiError {
+    ApiError::new(BAD_BODY, detail).hint(hint)
+}

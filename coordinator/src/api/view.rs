@@ -1,0 +1,385 @@
+//! What the API shows: JSON shapes, and their making from the entities of the core. Jobs here,
+//! nodes in `view/node.rs`.
+
+mod node;
+
+use std::collections::BTreeMap;
+
+use gangline_common::ids::{MemberId, NodeId};
+use gangline_common::time::{Timestamp, wall_text};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::board::{Board, JobSnapshot};
+use crate::core::gang::{End, EndHow, Gang, Member, Phase};
+use crate::core::job::{
+    Attempt, Job, JobState, Launcher, Outcome, RayDriver, RayFacts, Transition,
+};
+
+pub(super) use node::{NodeFacts, NodeView, SampleView};
+
+/// Node names by id: made once per answer.
+pub(super) struct Names(BTreeMap<NodeId, String>);
+
+impl Names {
+    pub fn of(board: &Board) -> Self {
+        let nodes = board.nodes();
+        Names(nodes.iter().map(|n| (n.node.id.clone(), n.node.name.clone())).collect())
+    }
+
+    /// The node's name; its id when the node is not known.
+    pub fn name(&self, id: &NodeId) -> String {
+        self.0.get(id).cloned().unwrap_or_else(|| id.to_string())
+    }
+
+    /// All of them.
+    pub fn into_map(self) -> BTreeMap<NodeId, String> {
+        self.0
+    }
+}
+
+fn time(timestamp: Timestamp) -> String {
+    wall_text(timestamp.wall_ms)
+}
+
+/// A job. Times are RFC 3339; what is not known is null.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct JobView {
+    pub id: String,
+    pub name: String,
+    pub user: String,
+    pub project: String,
+    /// PENDING, STARTING, RUNNING, STOPPING, HELD, SUCCEEDED, FAILED, CANCELLED or TIMEOUT.
+    pub state: &'static str,
+    /// Why it waits, or why it ended.
+    pub reason: String,
+    /// `ray` or `command`.
+    pub launcher: &'static str,
+    pub nnodes: u32,
+    pub gpus_per_node: u32,
+    pub pool: Option<String>,
+    pub submitted: String,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Of an ended `command` job: 0, or the first rank's that failed.
+    pub exit_code: Option<i32>,
+    /// Output directory below the shared root.
+    pub directory: Option<String>,
+    pub checkpoint_directory: Option<String>,
+    /// Names of the nodes of the newest attempt.
+    pub nodes: Vec<String>,
+    /// Name of the node on which Ray placed its driver.
+    pub driver_node: Option<String>,
+    /// Only in the answer about one job.
+    #[serde(flatten)]
+    pub detail: Option<JobDetail>,
+}
+
+/// What a job's own page adds.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct JobDetail {
+    /// The submitted spec, with its defaults.
+    #[schema(value_type = Object)]
+    pub spec: serde_json::Value,
+    pub submit_command: String,
+    pub attempt_list: Vec<AttemptView>,
+    /// Members of the newest attempt.
+    pub members: Vec<MemberView>,
+    /// The newest changes of state, oldest first.
+    pub history: Vec<TransitionView>,
+}
+
+/// One try at running a job.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AttemptView {
+    pub number: u32,
+    pub epoch: String,
+    pub started: String,
+    pub ended: Option<String>,
+    /// SUCCEEDED, FAILED, CANCELLED or ROLLED_BACK.
+    pub outcome: Option<&'static str>,
+    pub cause: Option<String>,
+    pub ray_version: Option<String>,
+    pub ray_session: Option<String>,
+    pub driver: Option<RayDriverView>,
+    pub ray_nodes: Vec<RayNodeView>,
+}
+
+/// Where Ray placed its driver.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RayDriverView {
+    pub node: Option<String>,
+    /// `head` or the rank.
+    pub member: Option<String>,
+    pub ray_node_id: String,
+    pub address: Option<String>,
+}
+
+/// A node of the attempt's Ray cluster, in Ray's words.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RayNodeView {
+    pub member: String,
+    pub node: Option<String>,
+    pub ray_node_id: String,
+    pub address: String,
+    pub alive: bool,
+    pub state_message: String,
+}
+
+/// One member: its share of the allocation, and what its processes do.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct MemberView {
+    /// `head` or the rank.
+    pub member: String,
+    pub node: String,
+    pub gpus: Vec<String>,
+    pub cpus: f64,
+    pub memory_bytes: u64,
+    pub ports: PortsView,
+    /// assigned, starting, running, stopping or ended.
+    pub phase: &'static str,
+    pub pid: Option<u32>,
+    pub end: Option<EndView>,
+}
+
+/// A half-open range of TCP ports.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PortsView {
+    pub base: u16,
+    pub size: u16,
+}
+
+/// How a member ended.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct EndView {
+    /// "exited with code 1".
+    pub text: String,
+    pub exit_code: Option<i32>,
+    pub signal: Option<i32>,
+    /// A stop came first.
+    pub asked: bool,
+    pub last_output: String,
+    pub logs_complete: bool,
+}
+
+/// One remembered change of state.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TransitionView {
+    pub time: String,
+    pub state: String,
+    pub actor: String,
+    pub text: String,
+}
+
+fn history(transitions: &[Transition]) -> Vec<TransitionView> {
+    let view = |t: &Transition| TransitionView {
+        time: wall_text(t.wall_ms),
+        state: t.state.clone(),
+        actor: t.actor.clone(),
+        text: t.text.clone(),
+    };
+    transitions.iter().map(view).collect()
+}
+
+impl JobView {
+    /// The row of a list.
+    pub(super) fn of(snapshot: &JobSnapshot, names: &Names) -> Self {
+        let job = &snapshot.job;
+        let request = &job.request;
+        let gang = newest_gang(snapshot);
+        JobView {
+            id: job.id.to_string(),
+            name: request.name.clone(),
+            user: job.user.clone(),
+            project: job.project.clone(),
+            state: job.state.word(),
+            reason: job.reason.clone(),
+            launcher: match request.launcher {
+                Launcher::Ray => "ray",
+                Launcher::Command => "command",
+            },
+            nnodes: request.nnodes,
+            gpus_per_node: request.gpus_per_node,
+            pool: request.pool.clone(),
+            submitted: time(job.submitted),
+            started: job.started.map(time),
+            ended: job.ended.map(time),
+            attempts: job.attempts,
+            exit_code: exit_code(job, gang),
+            directory: request.job_directory.clone(),
+            checkpoint_directory: request.checkpoint_directory.clone(),
+            nodes: gang
+                .map(|gang| gang.nodes().iter().map(|id| names.name(id)).collect())
+                .unwrap_or_default(),
+            driver_node: driver_node(snapshot, names),
+            detail: None,
+        }
+    }
+
+    /// The job's own page.
+    pub(super) fn detailed(
+        snapshot: &JobSnapshot,
+        names: &Names,
+    ) -> Result<Self, serde_json::Error> {
+        let job = &snapshot.job;
+        let gang = snapshot.gang.as_deref();
+        let members = newest_gang(snapshot).map(|gang| &gang.members);
+        let detail = JobDetail {
+            spec: serde_json::from_str(&job.request.spec_json)?,
+            submit_command: job.request.submit_command.clone(),
+            attempt_list: snapshot
+                .attempts
+                .iter()
+                .map(|attempt| AttemptView::of(attempt, gang, names))
+                .collect(),
+            members: members
+                .into_iter()
+                .flatten()
+                .map(|(id, member)| MemberView::of(*id, member, names))
+                .collect(),
+            history: history(&job.history),
+        };
+        Ok(JobView { detail: Some(detail), ..JobView::of(snapshot, names) })
+    }
+}
+
+/// The gang of the newest attempt; none while the job waits, even after a rollback.
+fn newest_gang(snapshot: &JobSnapshot) -> Option<&Gang> {
+    let waits = snapshot.job.state == JobState::Pending;
+    snapshot.gang.as_deref().filter(|gang| !waits && gang.attempt == snapshot.job.attempts)
+}
+
+/// Only what is known: the exit of a Ray driver is told in words.
+fn exit_code(job: &Job, gang: Option<&Gang>) -> Option<i32> {
+    if !job.state.is_terminal() || job.request.launcher != Launcher::Command {
+        return None;
+    }
+    if job.state == JobState::Succeeded {
+        return Some(0);
+    }
+    gang?.members.values().find_map(|member| match &member.phase {
+        Phase::Ended(End { how: EndHow::Exited { code }, asked: false, .. }) if *code != 0 => {
+            Some(*code)
+        }
+        _ => None,
+    })
+}
+
+fn driver_node(snapshot: &JobSnapshot, names: &Names) -> Option<String> {
+    let attempt = snapshot.attempts.last()?;
+    let ray = attempt.ray.as_ref()?;
+    let member = driver_member(ray.driver.as_ref()?, ray)?;
+    node_of(member, attempt, snapshot.gang.as_deref(), names)
+}
+
+/// The member on which Ray's driver runs: told by the agent, or found by Ray's node id.
+fn driver_member(driver: &RayDriver, ray: &RayFacts) -> Option<MemberId> {
+    driver.member.or_else(|| {
+        let node = ray.nodes.iter().find(|node| node.ray_node_id == driver.ray_node_id);
+        node.map(|node| node.member)
+    })
+}
+
+/// The node of an attempt's member; `None` for an attempt whose gang record was overwritten.
+fn node_of(
+    member: MemberId,
+    attempt: &Attempt,
+    gang: Option<&Gang>,
+    names: &Names,
+) -> Option<String> {
+    let gang = gang.filter(|gang| gang.epoch == attempt.epoch)?;
+    gang.members.get(&member).map(|member| names.name(&member.node))
+}
+
+/// The word of an outcome.
+pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Succeeded => "SUCCEEDED",
+        Outcome::Failed { .. } => "FAILED",
+        Outcome::Cancelled { .. } => "CANCELLED",
+        Outcome::RolledBack { .. } => "ROLLED_BACK",
+    }
+}
+
+impl AttemptView {
+    fn of(attempt: &Attempt, gang: Option<&Gang>, names: &Names) -> Self {
+        let ray = attempt.ray.as_ref();
+        let node = |member| node_of(member, attempt, gang, names);
+        let driver = ray.and_then(|ray| {
+            let driver = ray.driver.as_ref()?;
+            let member = driver_member(driver, ray);
+            Some(RayDriverView {
+                node: member.and_then(node),
+                member: member.map(|member| member.to_string()),
+                ray_node_id: driver.ray_node_id.clone(),
+                address: driver.address.clone(),
+            })
+        });
+        let ray_nodes = ray.map(|ray| ray.nodes.as_slice()).unwrap_or_default();
+        AttemptView {
+            number: attempt.number,
+            epoch: attempt.epoch.to_string(),
+            started: time(attempt.started),
+            ended: attempt.ended.map(time),
+            outcome: attempt.outcome.as_ref().map(outcome_word),
+            cause: attempt.outcome.as_ref().map(Outcome::sentence),
+            ray_version: ray.map(|ray| ray.version.clone()),
+            ray_session: ray.map(|ray| ray.session.clone()),
+            driver,
+            ray_nodes: ray_nodes
+                .iter()
+                .map(|n| RayNodeView {
+                    member: n.member.to_string(),
+                    node: node(n.member),
+                    ray_node_id: n.ray_node_id.clone(),
+                    address: n.address.clone(),
+                    alive: n.alive,
+                    state_message: n.state_message.clone(),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl MemberView {
+    fn of(id: MemberId, member: &Member, names: &Names) -> Self {
+        let (phase, pid, end) = match &member.phase {
+            Phase::Assigned => ("assigned", None, None),
+            Phase::Starting => ("starting", None, None),
+            Phase::Running { pid } => ("running", Some(*pid), None),
+            Phase::Stopping => ("stopping", None, None),
+            Phase::Ended(end) => ("ended", None, Some(EndView::of(end))),
+        };
+        MemberView {
+            member: id.to_string(),
+            node: names.name(&member.node),
+            gpus: member.gpus.iter().map(ToString::to_string).collect(),
+            cpus: f64::from(member.cpus_milli) / 1000.0,
+            memory_bytes: member.memory_bytes,
+            ports: PortsView { base: member.ports.base, size: member.ports.size },
+            phase,
+            pid,
+            end,
+        }
+    }
+}
+
+impl EndView {
+    fn of(end: &End) -> Self {
+        let (exit_code, signal) = match end.how {
+            EndHow::Exited { code } => (Some(code), None),
+            EndHow::Signalled { signal } => (None, Some(signal)),
+            EndHow::Failed { .. } | EndHow::Refused { .. } => (None, None),
+        };
+        EndView {
+            text: end.sentence(),
+            exit_code,
+            signal,
+            asked: end.asked,
+            last_output: end.last_output.clone(),
+            logs_complete: end.logs_complete,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! Views of nodes and of their samples.
+
+use std::collections::BTreeMap;
+
+use gangline_common::ids::MemberId;
+use gangline_common::time::{Timestamp, wall_text};
+use gangline_common::wire::v1::{GpuSample, NodeSample};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{MemberView, Names, TransitionView, history};
+use crate::board::NodeSnapshot;
+use crate::core::gang::{Gang, Member};
+use crate::core::node::{Gpu, Lifecycle, Node, Reachability};
+
+/// A node. What its agent has not yet told is null.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NodeView {
+    pub id: String,
+    pub name: String,
+    /// One word: revoked, lost, suspect, pending, offline, draining, cordoned, ready, busy, mixed.
+    pub state: &'static str,
+    /// reachable, suspect or lost.
+    pub reachability: &'static str,
+    /// pending, online, draining or offline.
+    pub lifecycle: &'static str,
+    pub cordon: Option<CordonView>,
+    pub pool: Option<String>,
+    /// `head`, `worker`.
+    pub roles: Vec<&'static str>,
+    pub labels: BTreeMap<String, String>,
+    pub address: Option<String>,
+    pub gpus: Vec<GpuView>,
+    pub gpus_total: Option<usize>,
+    pub gpus_in_use: usize,
+    /// Ids of the jobs with a member here that the caller may see.
+    pub jobs: Vec<String>,
+    pub cpus: Option<f64>,
+    pub memory_bytes: Option<u64>,
+    pub agent_version: Option<String>,
+    /// Age of the newest word of the agent.
+    pub last_word_ms_ago: u64,
+    /// Number of the node's desired state, `ERA.N`.
+    pub generation: String,
+    /// The number that the agent says it holds.
+    pub held: Option<String>,
+    /// Marks (`GANG:EPOCH:MEMBER`) of members that run there and that the store does not know.
+    pub unknown_members: Vec<String>,
+    /// Only in the answer about one node.
+    #[serde(flatten)]
+    pub detail: Option<NodeDetail>,
+}
+
+/// What a node's own page adds.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NodeDetail {
+    pub hostname: Option<String>,
+    pub doctor: Vec<DoctorLine>,
+    /// Versions of what the agent found: driver, Python, Ray.
+    pub versions: BTreeMap<String, String>,
+    pub history: Vec<TransitionView>,
+    /// When the newest sample was taken, by the node's clock.
+    pub sampled: Option<String>,
+    pub host: Option<HostView>,
+    /// Members of the jobs that the caller may see.
+    pub members: Vec<NodeMemberView>,
+}
+
+/// Why a node takes no new work.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CordonView {
+    pub by: String,
+    pub why: String,
+}
+
+/// One finding of the agent's self-examination.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DoctorLine {
+    pub check: String,
+    pub level: String,
+    pub text: String,
+    pub advice: Option<String>,
+}
+
+/// One GPU of a node.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct GpuView {
+    pub uuid: String,
+    pub index: u32,
+    pub name: String,
+    pub memory_bytes: u64,
+    /// Allocated, perhaps to a job that the caller may not see.
+    pub in_use: bool,
+    pub job: Option<String>,
+    pub sample: Option<GpuSampleView>,
+}
+
+/// Readings of one GPU; one that failed is null.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct GpuSampleView {
+    pub uuid: String,
+    pub utilization_pct: Option<f32>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_total_bytes: Option<u64>,
+    pub temperature_c: Option<f32>,
+    pub power_w: Option<f32>,
+    pub power_limit_w: Option<f32>,
+    pub sm_clock_mhz: Option<u32>,
+    pub memory_clock_mhz: Option<u32>,
+}
+
+/// Readings of a host; one that failed is null.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HostView {
+    pub cpu_busy_pct: Option<f32>,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_total_bytes: Option<u64>,
+    pub load1: Option<f32>,
+    pub shm_free_bytes: Option<u64>,
+}
+
+/// One reading of all counters of a node.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SampleView {
+    /// By the node's clock.
+    pub time: String,
+    /// Samples lost since the one before.
+    pub dropped: u32,
+    pub host: HostView,
+    pub gpus: Vec<GpuSampleView>,
+}
+
+/// A member on a node.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct NodeMemberView {
+    pub job: String,
+    #[serde(flatten)]
+    pub member: MemberView,
+}
+
+impl SampleView {
+    pub(in crate::api) fn of(sample: &NodeSample) -> Self {
+        SampleView {
+            time: wall_text(sample.wall_ms),
+            dropped: sample.dropped,
+            host: host_view(sample),
+            gpus: sample.gpus.iter().map(GpuSampleView::of).collect(),
+        }
+    }
+}
+
+fn host_view(sample: &NodeSample) -> HostView {
+    HostView {
+        cpu_busy_pct: sample.host.cpu_busy_pct,
+        memory_used_bytes: sample.host.memory_used_bytes,
+        memory_total_bytes: sample.host.memory_total_bytes,
+        load1: sample.host.load1,
+        shm_free_bytes: sample.host.shm_free_bytes,
+    }
+}
+
+impl GpuSampleView {
+    fn of(sample: &GpuSample) -> Self {
+        GpuSampleView {
+            uuid: sample.uuid.to_string(),
+            utilization_pct: sample.utilization_pct,
+            memory_used_bytes: sample.memory_used_bytes,
+            memory_total_bytes: sample.memory_total_bytes,
+            temperature_c: sample.temperature_c,
+            power_w: sample.power_w,
+            power_limit_w: sample.power_limit_w,
+            sm_clock_mhz: sample.sm_clock_mhz,
+            memory_clock_mhz: sample.memory_clock_mhz,
+        }
+    }
+}
+
+/// A node together with what the views need beside it.
+pub(in crate::api) struct NodeFacts<'a> {
+    pub snapshot: &'a NodeSnapshot,
+    pub sample: Option<&'a NodeSample>,
+    /// Whether the caller may see the job that owns a gang.
+    pub sees: &'a dyn Fn(&Gang) -> bool,
+    pub now: Timestamp,
+}
+
+impl NodeFacts<'_> {
+    /// Members here that may have processes.
+    fn holding(&self) -> impl Iterator<Item = (&Gang, MemberId, &Member)> {
+        self.snapshot.gangs.iter().flat_map(|gang| {
+            let here = gang.members_on(&self.snapshot.node.id);
+            here.filter(|(_, member)| member.phase.holds_resources())
+                .map(|(id, member)| (&**gang, id, member))
+        })
+    }
+
+    fn gpu(&self, gpu: &Gpu) -> GpuView {
+        let owner = self.holding().find(|(_, _, member)| member.gpus.contains(&gpu.uuid));
+        let sample = self.sample.and_then(|s| s.gpus.iter().find(|s| s.uuid == gpu.uuid));
+        GpuView {
+            uuid: gpu.uuid.to_string(),
+            index: gpu.index,
+            name: gpu.name.clone(),
+            memory_bytes: gpu.memory_bytes,
+            in_use: owner.is_some(),
+            job: owner.filter(|(gang, ..)| (self.sees)(gang)).map(|(g, ..)| g.job.to_string()),
+            sample: sample.map(GpuSampleView::of),
+        }
+    }
+
+    fn jobs(&self) -> Vec<String> {
+        let seen = self.holding().filter(|(gang, ..)| (self.sees)(gang));
+        let mut jobs: Vec<String> = seen.map(|(gang, ..)| gang.job.to_string()).collect();
+        jobs.sort();
+        jobs.dedup();
+        jobs
+    }
+
+    fn detail(&self, names: &Names) -> NodeDetail {
+        let node = &self.snapshot.node;
+        let inventory = node.inventory.as_ref();
+        let doctor = inventory.map(|i| i.doctor.as_slice()).unwrap_or_default();
+        let versions = inventory.map(|i| i.versions.as_slice()).unwrap_or_default();
+        NodeDetail {
+            hostname: inventory.map(|inventory| inventory.hostname.clone()),
+            doctor: doctor
+                .iter()
+                .map(|(check, level, text, advice)| DoctorLine {
+                    check: check.clone(),
+                    level: level.clone(),
+                    text: text.clone(),
+                    advice: advice.clone(),
+                })
+                .collect(),
+            versions: versions.iter().cloned().collect(),
+            history: history(&node.history),
+            sampled: self.sample.map(|sample| wall_text(sample.wall_ms)),
+            host: self.sample.map(host_view),
+            members: self
+                .holding()
+                .filter(|(gang, ..)| (self.sees)(gang))
+                .map(|(gang, id, member)| NodeMemberView {
+                    job: gang.job.to_string(),
+                    member: MemberView::of(id, member, names),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl NodeView {
+    /// The row of a list.
+    pub(in crate::api) fn of(facts: &NodeFacts<'_>) -> Self {
+        let node: &Node = &facts.snapshot.node;
+        let inventory = node.inventory.as_ref();
+        let in_use: usize = facts.holding().map(|(_, _, member)| member.gpus.len()).sum();
+        let roles = inventory.map(|i| [("head", i.head_role), ("worker", i.worker_role)]);
+        NodeView {
+            id: node.id.to_string(),
+            name: node.name.clone(),
+            state: node.word(in_use, facts.holding().count()),
+            reachability: reachability_word(node.reachability),
+            lifecycle: lifecycle_word(node.lifecycle),
+            cordon: node
+                .cordon
+                .as_ref()
+                .map(|cordon| CordonView { by: cordon.by.clone(), why: cordon.why.clone() }),
+            pool: inventory.map(|i| i.pool.clone()).or_else(|| node.bound_pool.clone()),
+            roles: roles
+                .into_iter()
+                .flatten()
+                .filter_map(|(role, has)| has.then_some(role))
+                .collect(),
+            labels: inventory.map(|i| i.labels.iter().cloned().collect()).unwrap_or_default(),
+            address: inventory.map(|i| i.address.to_string()),
+            gpus: inventory
+                .map(|i| i.gpus.iter().map(|gpu| facts.gpu(gpu)).collect())
+                .unwrap_or_default(),
+            gpus_total: inventory.map(|i| i.gpus.len()),
+            gpus_in_use: in_use,
+            jobs: facts.jobs(),
+            cpus: inventory.map(|i| f64::from(i.cpus_milli) / 1000.0),
+            memory_bytes: inventory.map(|i| i.memory_bytes),
+            agent_version: inventory.map(|i| i.agent_version.clone()),
+            last_word_ms_ago: facts.now.boot_ms.saturating_sub(node.last_word_ms),
+            generation: node.generation.to_string(),
+            held: node.held.map(|held| held.to_string()),
+            unknown_members: node.unknown.iter().map(ToString::to_string).collect(),
+            detail: None,
+        }
+    }
+
+    /// The node's own page.
+    pub(in crate::api) fn detailed(facts: &NodeFacts<'_>, names: &Names) -> Self {
+        NodeView { detail: Some(facts.detail(names)), ..NodeView::of(facts) }
+    }
+}
+
+fn reachability_word(reachability: Reachability) -> &'static str {
+    match reachability {
+        Reachability::Reachable => "reachable",
+        Reachability::Suspect => "suspect",
+        Reachability::Lost => "lost",
+    }
+}
+
+fn lifecycle_word(lifecycle: Lifecycle) -> &'static str {
+    match lifecycle {
+        Lifecycle::Pending => "pending",
+        Lifecycle::Online => "online",
+        Lifecycle::Draining => "draining",
+        Lifecycle::Offline => "offline",
+    }
+}

@@ -1,0 +1,70 @@
+//! Builds the three programs and the stand-in NVML library, by one cargo call.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+use tokio::process::Command;
+
+/// Where the built things are.
+#[derive(Debug, Clone)]
+pub struct Binaries {
+    pub coordinator: PathBuf,
+    pub agent: PathBuf,
+    pub cli: PathBuf,
+    pub nvml_sim: PathBuf,
+    /// The cargo target directory, which also holds the Ray environment.
+    pub target: PathBuf,
+}
+
+/// The workspace's root directory.
+pub fn workspace() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_owned()
+}
+
+/// Builds what is not fresh, in the profile of the running program. `quiet` hides cargo's progress.
+/// Dropping the future ends the build.
+pub async fn binaries(quiet: bool) -> anyhow::Result<Binaries> {
+    let here = std::env::current_exe().context("own path")?;
+    // target/<profile>/[deps/]program
+    let profile_directory = here
+        .ancestors()
+        .skip(1)
+        .find(|path| path.file_name().is_some_and(|name| name != "deps"))
+        .context("the program does not run from a cargo target directory")?
+        .to_owned();
+    let target = profile_directory.parent().context("target directory")?.to_owned();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo
+        .current_dir(workspace())
+        .args(["build", "--bins", "--lib"])
+        .args(["-p", "gangline-coordinator", "-p", "gangline-agent", "-p", "gangline"])
+        .args(["-p", "gangline-nvml-sim", "--target-dir"])
+        .arg(&target)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    if quiet {
+        cargo.arg("--quiet");
+    }
+    if profile_directory.file_name().is_some_and(|name| name == "release") {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().await.context("cargo is needed to build the programs")?;
+    if !status.success() {
+        bail!("the programs do not build; run `cargo build` to see why");
+    }
+    let binaries = Binaries {
+        coordinator: profile_directory.join("gangline-coordinator"),
+        agent: profile_directory.join("gangline-agent"),
+        cli: profile_directory.join("gangline"),
+        nvml_sim: profile_directory.join("libgangline_nvml_sim.so"),
+        target,
+    };
+    for path in [&binaries.coordinator, &binaries.agent, &binaries.cli, &binaries.nvml_sim] {
+        if !path.exists() {
+            bail!("{} was not built", path.display());
+        }
+    }
+    Ok(binaries)
+}

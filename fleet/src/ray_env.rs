@@ -1,0 +1,73 @@
+//! The private Python environment with a pinned Ray, made once below the target directory.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::fs::{FlockOperation, flock};
+use tokio::process::Command;
+
+/// What is installed; a change makes the environment anew.
+const REQUIREMENTS: [&str; 2] = ["ray[default]==2.60.0", "numpy"];
+
+/// Returns the environment's interpreter, after making the environment if need be. `say` is told
+/// what is going on.
+pub async fn python(target: &Path, say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<PathBuf> {
+    let directory = target.join("ray-env");
+    let python = directory.join("bin/python");
+    std::fs::create_dir_all(target)?;
+    // Tests run in parallel: the first makes it, the others wait.
+    let lock = File::create(target.join("ray-env.lock")).context("ray-env.lock")?;
+    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let stamp = directory.join("requirements.txt");
+    let wanted = REQUIREMENTS.join("\n");
+    if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) && python.exists() {
+        return Ok(python);
+    }
+    let system = system_python().await?;
+    say("making a private Python environment");
+    let mut venv = Command::new(&system);
+    venv.args(["-m", "venv", "--clear"]).arg(&directory);
+    run(&mut venv).await.context(
+        "cannot make a Python environment: the venv module is needed (Debian: apt-get install \
+         python3-venv)",
+    )?;
+    say("installing Ray 2.60.0 into it (about 400 MB, half a minute or more)");
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    pip.args(REQUIREMENTS);
+    run(&mut pip).await.context("cannot install Ray: is the Python package index reachable?")?;
+    std::fs::write(&stamp, wanted)?;
+    Ok(python)
+}
+
+/// The newest Python of the system that has wheels of this Ray: 3.10 to 3.14.
+async fn system_python() -> anyhow::Result<PathBuf> {
+    let check = "import sys; sys.exit(0 if (3, 10) <= sys.version_info[:2] <= (3, 14) else 1)";
+    for name in ["python3", "python3.14", "python3.13", "python3.12", "python3.11", "python3.10"] {
+        let mut command = Command::new(name);
+        command.args(["-c", check]).stdin(Stdio::null()).stderr(Stdio::null());
+        if command.status().await.is_ok_and(|status| status.success()) {
+            return Ok(name.into());
+        }
+    }
+    bail!(
+        "Python 3.10 to 3.14 is needed for Ray and was not found in PATH (Debian: apt-get install \
+         python3 python3-venv)"
+    )
+}
+
+async fn run(command: &mut Command) -> anyhow::Result<()> {
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let tail: Vec<&str> = text.lines().rev().take(5).collect();
+    let tail: Vec<&str> = tail.into_iter().rev().collect();
+    bail!("{}", tail.join("\n"))
+}

@@ -1,0 +1,114 @@
+//! Command gangs on real processes: what every rank sees, what is left, what is refused.
+
+mod support;
+
+use std::collections::BTreeSet;
+
+use support::{SHORT, TestResult, command, command_fleet};
+
+#[tokio::test]
+async fn arguments_arrive_literally_and_every_rank_knows_its_place() -> TestResult {
+    let fleet = command_fleet(2).await?;
+    let api = fleet.api()?;
+    let odd = r#"["python3", "-c", "import os,sys; print(os.environ['NODE_RANK'], os.environ['NNODES'], os.environ['GANGLINE_JOB_ID'], sys.argv[1:])", "train.py; rm -rf ~", "$(id)", "`id`", "a\nb", "'\"$HOME"]"#;
+    let job = api.submit(&command("literal", 2, odd)).await?;
+    api.wait_job(&job, &["SUCCEEDED"], SHORT).await?;
+    for rank in 0..2 {
+        let log = api.logs(&job, &format!("rank={rank}")).await?;
+        let expected = format!(
+            "{rank} 2 {job} ['train.py; rm -rf ~', '$(id)', '`id`', 'a\\nb', '\\'\"$HOME']\n"
+        );
+        assert_eq!(log, expected);
+    }
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn the_same_spec_three_times_makes_three_directories() -> TestResult {
+    let fleet = command_fleet(2).await?;
+    let api = fleet.api()?;
+    let spec = command(
+        "thrice",
+        2,
+        r#"["sh", "-c", "echo $GANGLINE_JOB_ID > $GANGLINE_CKPT_DIR/$NODE_RANK"]"#,
+    );
+    let mut directories = BTreeSet::new();
+    for _ in 0..3 {
+        let job = api.submit(&spec).await?;
+        let done = api.wait_job(&job, &["SUCCEEDED"], SHORT).await?;
+        let directory = done["directory"].as_str().unwrap_or_default().to_owned();
+        for rank in 0..2 {
+            let written = std::fs::read_to_string(format!("{directory}/checkpoints/{rank}"))?;
+            assert_eq!(written.trim(), job);
+        }
+        let config = std::fs::read_to_string(format!("{directory}/config/spec.json"))?;
+        assert!(config.contains("thrice"));
+        assert!(std::path::Path::new(&format!("{directory}/logs")).is_dir());
+        directories.insert(directory);
+    }
+    assert_eq!(directories.len(), 3);
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn a_failing_rank_is_named_and_the_others_are_stopped() -> TestResult {
+    let fleet = command_fleet(2).await?;
+    let api = fleet.api()?;
+    let script = r#"["sh", "-c", "if [ $NODE_RANK = 1 ]; then echo no such file: data.parquet; exit 3; fi; sleep 600 & setsid sleep 600 & sleep 600"]"#;
+    let job = api.submit(&command("failing", 2, script)).await?;
+    let done = api.wait_job(&job, &["FAILED"], SHORT).await?;
+    let reason = done["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("rank 1 on w1 exited with code 3"), "{reason}");
+    assert!(reason.contains("no such file: data.parquet"), "{reason}");
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn stop_means_stopped_whatever_the_processes_do() -> TestResult {
+    let fleet = command_fleet(1).await?;
+    let api = fleet.api()?;
+    // Ignores TERM, has a child in its own session and a daemon that has lost its parent.
+    let script = r#"["sh", "-c", "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 600' & (setsid sleep 600 &) ; echo up; while :; do sleep 1; done"]"#;
+    let spec = command("stubborn", 1, script) + "grace_period: 1s\n";
+    let job = api.submit(&spec).await?;
+    api.wait_job(&job, &["RUNNING"], SHORT).await?;
+    while !api.logs(&job, "").await?.contains("up") {
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    assert!(fleet.gang_processes().len() >= 3);
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], SHORT).await?;
+    assert!(fleet.gang_processes().is_empty(), "{:?}", fleet.gang_processes());
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn a_long_log_arrives_whole() -> TestResult {
+    let fleet = command_fleet(1).await?;
+    let api = fleet.api()?;
+    let script = r#"["python3", "-c", "for i in range(200000): print('line', i)"]"#;
+    let job = api.submit(&command("chatty", 1, script)).await?;
+    api.wait_job(&job, &["SUCCEEDED"], SHORT).await?;
+    let log = api.logs(&job, "").await?;
+    let expected: String = (0..200_000).map(|i| format!("line {i}\n")).collect();
+    assert!(log == expected, "{} of {} bytes", log.len(), expected.len());
+    let copy = fleet.shared_root().join("jobs").join(&job).join("logs");
+    let copies: Vec<_> = walk(&copy);
+    assert!(
+        copies.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text == expected)),
+        "{copies:?}"
+    );
+    fleet.assert_clean().await
+}
+
+fn walk(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            found.extend(walk(&entry.path()));
+        } else {
+            found.push(entry.path());
+        }
+    }
+    found
+}

@@ -1,0 +1,61 @@
+//! Hosts in network and PID namespaces: the Ray driver's address, and a cut that training does not
+//! notice (F8, F9).
+
+mod support;
+
+use std::time::Duration;
+
+use anyhow::Context;
+use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use gangline_fleet::{hosts, slots};
+use support::{RAY, TestResult, built, logged_steps, ray_python, steps, training, wait_steps};
+
+#[tokio::test]
+async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
+    if let Err(missing) = hosts::available() {
+        eprintln!("skipped: {missing}");
+        return Ok(());
+    }
+    let network = hosts::Network::create(3)?;
+    let binaries = built().await?;
+    let python = ray_python(&binaries).await?;
+    let options = FleetOptions {
+        python: Some(python),
+        address: Some(network.address()),
+        ..FleetOptions::default()
+    };
+    let mut fleet = Fleet::start(binaries, options).await?;
+    let [head, a, b] = network.hosts() else { anyhow::bail!("three hosts") };
+    fleet.add_agent(AgentOptions::head("head").on(head)).await?;
+    fleet.add_agent(AgentOptions::worker("a", 4).on(a)).await?;
+    fleet.add_agent(AgentOptions::worker("b", 4).on(b)).await?;
+    let slot = slots::heavy(&fleet.binaries.target).await?;
+
+    let api = fleet.api()?;
+    let job = api.submit(&training("cut", 4, 150, 0.6)).await?;
+    api.wait_job(&job, &["RUNNING"], RAY).await?;
+    wait_steps(&fleet, &job, 3).await?;
+    b.cut_udp(fleet.quic().port())?;
+    let before = steps(&fleet, &job).len();
+    api.wait_node("b", &["suspect"], Duration::from_secs(10)).await?;
+    api.wait_node("b", &["lost"], Duration::from_secs(45)).await?;
+    tokio::time::sleep(Duration::from_secs(25)).await;
+    assert_eq!(api.state(&job).await?, "RUNNING");
+    assert!(steps(&fleet, &job).len() > before + 20, "training went on meanwhile");
+    b.heal_udp(fleet.quic().port())?;
+    let node = api.wait_node("b", &["busy"], Duration::from_secs(15)).await?;
+    assert_eq!(node["reachability"], "reachable");
+
+    let done = api.wait_job(&job, &["SUCCEEDED"], RAY).await?;
+    drop(slot);
+    assert_eq!(done["attempts"], 1);
+    let attempt = done["attempt_list"].as_array().and_then(|l| l.first()).context("attempt")?;
+    assert_eq!(attempt["epoch"], "1.1");
+    let address = attempt["driver"]["address"].as_str().context("driver address")?;
+    let workers = [a.address.to_string(), b.address.to_string()];
+    assert!(workers.contains(&address.to_owned()), "{address} is not one of {workers:?}");
+    let expected: Vec<u32> = (1..=150).collect();
+    assert_eq!(steps(&fleet, &job), expected);
+    assert_eq!(logged_steps(&api.logs(&job, "").await?), expected);
+    fleet.assert_clean().await
+}
