@@ -43,6 +43,8 @@ struct Inner {
     gangs: BTreeMap<GangId, Arc<Gang>>,
     live_gangs: BTreeMap<GangId, Arc<Gang>>,
     nodes: BTreeMap<NodeId, Arc<Node>>,
+    /// Hash of each token by its name: a token made again under a name replaces the old one.
+    tokens: HashMap<String, [u8; 32]>,
     principals: HashMap<[u8; 32], Principal>,
 }
 
@@ -76,7 +78,23 @@ impl Inner {
         self.nodes.insert(node.id.clone(), node.clone());
     }
 
+    fn see(&mut self, seen: &Seen) {
+        match seen {
+            Seen::Node(node) => self.take_node(node),
+            Seen::Word { node, last_word_ms, held } => {
+                if let Some(node) = self.nodes.get_mut(node) {
+                    let node = Arc::make_mut(node);
+                    node.last_word_ms = *last_word_ms;
+                    node.held = Some(*held);
+                }
+            }
+        }
+    }
+
     fn take_token(&mut self, token: &ApiTokenRecord) {
+        if let Some(old) = self.tokens.insert(token.name.clone(), token.sha256) {
+            self.principals.remove(&old);
+        }
         let principal = Principal {
             user: token.user.clone(),
             project: token.project.clone(),
@@ -111,9 +129,14 @@ impl Board {
             for write in &effects.writes {
                 inner.take(write);
             }
-            for Seen::Node(node) in &effects.seen {
-                inner.take_node(node);
+            for seen in &effects.seen {
+                inner.see(seen);
             }
+        }
+        // Signs of life wake nobody.
+        let only_words = effects.seen.iter().all(|seen| matches!(seen, Seen::Word { .. }));
+        if effects.writes.is_empty() && only_words {
+            return;
         }
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
@@ -157,8 +180,7 @@ impl Board {
     /// All nodes, by name.
     pub fn nodes(&self) -> Vec<NodeSnapshot> {
         let inner = self.read();
-        let mut nodes: Vec<_> =
-            inner.nodes.values().map(|node| snapshot(&inner, node)).collect();
+        let mut nodes: Vec<_> = inner.nodes.values().map(|node| snapshot(&inner, node)).collect();
         nodes.sort_by(|a, b| a.node.name.cmp(&b.node.name));
         nodes
     }

@@ -133,11 +133,7 @@ fn driver(state: &v1::EntrypointState) -> Option<RayDriver> {
         | v1::EntrypointState::Succeeded { driver }
         | v1::EntrypointState::Failed { driver, .. } => driver.clone()?,
     };
-    Some(RayDriver {
-        ray_node_id: found.ray_node_id,
-        member: found.member,
-        address: found.address,
-    })
+    Some(RayDriver { ray_node_id: found.ray_node_id, member: found.member, address: found.address })
 }
 
 fn entrypoint(state: v1::EntrypointState) -> EntrypointFact {

@@ -44,10 +44,7 @@ pub struct DriverGone;
 
 impl DriverHandle {
     /// Sends an event and waits for its answer, which comes after the durable commit.
-    pub async fn ask(
-        &self,
-        make: impl FnOnce(RequestId) -> Event,
-    ) -> Result<Answer, DriverGone> {
+    pub async fn ask(&self, make: impl FnOnce(RequestId) -> Event) -> Result<Answer, DriverGone> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
         let envelope = Envelope { event: make(request), reply: Some((request, sender)) };
@@ -152,16 +149,11 @@ impl Loop {
         if let Some((request, sender)) = envelope.reply {
             self.waiting.insert(request, sender);
         }
-        let quiet = matches!(envelope.event, Event::Tick | Event::Heard { .. });
+        let event = envelope.event.name();
         let before = effects.writes.len();
-        if quiet {
-            self.core.step(envelope.event, Timestamp::now(), effects);
-        } else {
-            let event = format!("{:?}", envelope.event);
-            self.core.step(envelope.event, Timestamp::now(), effects);
-            let writes = effects.writes.len() - before;
-            tracing::debug!(writes, pushes = effects.pushes.len(), "{event:.300}");
-        }
+        self.core.step(envelope.event, Timestamp::now(), effects);
+        let writes = effects.writes.len() - before;
+        tracing::debug!(event, writes, pushes = effects.pushes.len(), "step");
     }
 
     fn act(&mut self, effects: Effects) {

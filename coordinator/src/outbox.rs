@@ -49,10 +49,7 @@ impl Outbox {
 
     pub fn push(&self, push: Push) {
         let desired = Arc::new(DesiredState {
-            header: DesiredHeader {
-                generation: push.generation,
-                count: push.gangs.len() as u32,
-            },
+            header: DesiredHeader { generation: push.generation, count: push.gangs.len() as u32 },
             gangs: push.gangs.iter().map(|desired| desired_gang(desired, &push.node)).collect(),
         });
         if let Some(session) = self.lock().get(&push.session) {
@@ -99,7 +96,7 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
     let entrypoint = Entrypoint {
         operation: Attempt::operation(&job.id, gang.attempt),
         argv: request.argv.clone(),
-        driver: MemberId::Rank(0),
+        driver: job::DRIVER_MEMBER,
     };
     let config_files = vec![
         ("spec.json".to_owned(), request.spec_json.clone()),

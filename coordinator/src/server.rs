@@ -190,8 +190,8 @@ impl Server {
     async fn grant(&self, request: &JoinRequest) -> Result<JoinGrant, (u32, String)> {
         let busy = |text: String| (REFUSE_BUSY, text);
         let random = random::number().map_err(|_| busy("no random numbers".to_owned()))?;
-        let node = NodeId::new(format!("n-{}", short_suffix(random)))
-            .map_err(|e| busy(e.to_string()))?;
+        let node =
+            NodeId::new(format!("n-{}", short_suffix(random))).map_err(|e| busy(e.to_string()))?;
         let certificate = self
             .ca
             .sign_agent(&request.csr, &node)

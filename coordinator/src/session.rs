@@ -1,5 +1,6 @@
 //! One connection of one agent: handshake, control stream, data streams, until it closes.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,13 +107,16 @@ async fn serve(
         .map_err(|_| TransportError::Deadline)??
         .ok_or_else(|| SessionError::Refused("no Hello".to_owned()))?;
     let hello = Hello::from_frame(&hello)?;
-    if let Err(refuse) = greet(server, connection, &agent, number, &hello).await? {
-        sender.send(&refuse.to_frame()?).await?;
-        sender.finish().await;
-        return Err(SessionError::Refused(refuse.text));
-    }
+    let minor = match greet(server, connection, &agent, number, &hello).await? {
+        Ok(minor) => minor,
+        Err(refuse) => {
+            sender.send(&refuse.to_frame()?).await?;
+            sender.finish().await;
+            return Err(SessionError::Refused(refuse.text));
+        }
+    };
     let welcome = Welcome {
-        minor: MINOR.min(hello.minor),
+        minor,
         build: server.build.to_owned(),
         node: agent.node.to_string(),
         era: server.era,
@@ -130,22 +134,30 @@ async fn serve(
     }
 }
 
-/// Versions, then the core's word on identity. `Err` inside is a refusal to send.
+/// The newest minor version that both speak.
+fn common_minor(ours: RangeInclusive<u32>, theirs: RangeInclusive<u32>) -> Option<u32> {
+    let newest = *ours.end().min(theirs.end());
+    (ours.contains(&newest) && theirs.contains(&newest)).then_some(newest)
+}
+
+/// Versions, then the core's word on identity. Gives the minor version; `Err` inside is a refusal
+/// to send.
 async fn greet(
     server: &Server,
     connection: &Connection,
     agent: &AgentCertificate,
     number: u64,
     hello: &Hello,
-) -> Result<Result<(), Refuse>, SessionError> {
-    if hello.minor_oldest > MINOR || hello.minor < MINOR_OLDEST {
+) -> Result<Result<u32, Refuse>, SessionError> {
+    let theirs = hello.minor_oldest..=hello.minor;
+    let Some(minor) = common_minor(MINOR_OLDEST..=MINOR, theirs) else {
         let text = format!(
             "the agent speaks protocol 1.{} to 1.{}, this coordinator 1.{MINOR_OLDEST} to \
              1.{MINOR}: upgrade the older of the two",
             hello.minor_oldest, hello.minor
         );
         return Ok(Err(Refuse { code: REFUSE_VERSION, text }));
-    }
+    };
     let session = Session {
         number,
         instance: hello.instance.clone(),
@@ -168,7 +180,7 @@ async fn greet(
         Answer::Rejected(other) => {
             Refuse { code: REFUSE_BUSY, text: format!("not accepted now: {other:?}") }
         }
-        _ => return Ok(Ok(())),
+        _ => return Ok(Ok(minor)),
     };
     tracing::warn!(node = %agent.node, text = refuse.text, "agent refused");
     Ok(Err(refuse))
@@ -227,7 +239,10 @@ async fn write_control(
     }
 }
 
-async fn send_desired(sender: &mut FrameSender, desired: &DesiredState) -> Result<(), SessionError> {
+async fn send_desired(
+    sender: &mut FrameSender,
+    desired: &DesiredState,
+) -> Result<(), SessionError> {
     sender.send(&CoordinatorMessage::DesiredHeader(desired.header).to_frame()?).await?;
     for gang in &desired.gangs {
         let message = CoordinatorMessage::DesiredGang(Box::new(gang.clone()));

@@ -168,7 +168,10 @@ fn a_busy_port_costs_no_attempt() {
     let second = fleet.core.gangs().next().unwrap().clone();
     assert_eq!((second.epoch.n, fleet.job("j1").attempts), (2, 1));
     for (id, member) in &second.members {
-        assert!(!member.ports.overlaps(&first.members[id].ports) || first.members[id].node.as_str() != "n-a");
+        assert!(
+            !member.ports.overlaps(&first.members[id].ports)
+                || first.members[id].node.as_str() != "n-a"
+        );
     }
 }
 
@@ -210,7 +213,9 @@ fn one_checkpoint_directory_has_one_live_job() {
     let spec = COMMAND.replace("name: c", "name: c, checkpoint: {dir: /nfs/ckpt}");
     fleet.submit("j1", &spec);
     let answer = fleet.submit("j2", &spec);
-    assert!(matches!(answer, Answer::Rejected(Rejected::CheckpointInUse { job, .. }) if job.as_str() == "j1"));
+    assert!(
+        matches!(answer, Answer::Rejected(Rejected::CheckpointInUse { job, .. }) if job.as_str() == "j1")
+    );
 }
 
 #[test]

@@ -142,13 +142,21 @@ impl Api {
         bail!("node {name} is {last:?} after {patience:?}, wanted {words:?}")
     }
 
-    /// The whole default log of a job.
+    /// A whole log of a job: the default one, or what `query` says.
     pub async fn logs(&self, id: &str, query: &str) -> anyhow::Result<String> {
-        let path = format!("/api/v1/jobs/{id}/logs?limit=67108864&{query}");
-        let response = self.send(Method::GET, &path, &[], None).await?;
-        if !response.status().is_success() {
-            bail!("logs: {}", response.status());
+        let mut bytes = Vec::new();
+        loop {
+            let offset = bytes.len();
+            let path = format!("/api/v1/jobs/{id}/logs?offset={offset}&{query}");
+            let response = self.send(Method::GET, path.trim_end_matches('&'), &[], None).await?;
+            if !response.status().is_success() {
+                bail!("logs: {}: {}", response.status(), response.text().await?);
+            }
+            let piece = response.bytes().await?;
+            if piece.is_empty() {
+                return Ok(String::from_utf8(bytes)?);
+            }
+            bytes.extend_from_slice(&piece);
         }
-        Ok(response.text().await?)
     }
 }

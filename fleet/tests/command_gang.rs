@@ -72,10 +72,10 @@ async fn stop_means_stopped_whatever_the_processes_do() -> TestResult {
     let spec = command("stubborn", 1, script) + "grace_period: 1s\n";
     let job = api.submit(&spec).await?;
     api.wait_job(&job, &["RUNNING"], SHORT).await?;
-    while !api.logs(&job, "").await?.contains("up") {
+    // The shell, the child in its own session, the daemon: all of them, before the stop.
+    while fleet.gang_processes().len() < 3 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    assert!(fleet.gang_processes().len() >= 3);
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], SHORT).await?;
     assert!(fleet.gang_processes().is_empty(), "{:?}", fleet.gang_processes());

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use gangline_common::ids::{Epoch, GangId, MemberId, MemberKey};
+use gangline_common::ids::{MemberId, MemberKey};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -14,7 +14,7 @@ use super::view::outcome_word;
 use super::{App, Params, Selector};
 use crate::board::{Board, JobSnapshot};
 use crate::core::gang::{Gang, GangState, Phase};
-use crate::core::job::{Attempt, Job, Launcher, Outcome};
+use crate::core::job::{Attempt, DRIVER_MEMBER, Job, Launcher, Outcome};
 use crate::core::node::Reachability;
 use crate::ingest::logs::Logs;
 
@@ -55,21 +55,17 @@ impl Wanted {
     }
 }
 
-/// A log file, as far as it is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
-    /// The attempt has not begun.
-    Nowhere,
-    /// A member's output.
-    Output(MemberKey),
-    /// A file of whichever member submitted the entrypoint.
-    Driver { gang: GangId, epoch: Epoch, file: String },
-}
-
 /// Name of a member's own output.
 const OUTPUT: &str = "output";
 
-/// Whether more bytes may come to a place.
+/// A file that exists or may come to exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Source {
+    pub key: MemberKey,
+    pub file: String,
+}
+
+/// Whether more bytes may come to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     MayCome,
@@ -82,7 +78,8 @@ pub(super) enum Rest {
 /// What a caller means right now.
 #[derive(Debug, Clone)]
 pub(super) struct Located {
-    pub place: Place,
+    /// `None`: the attempt has not begun.
+    pub source: Option<Source>,
     /// The attempt's number; `None` before the first.
     pub attempt: Option<u32>,
     pub rest: Rest,
@@ -106,14 +103,14 @@ pub(super) fn locate(board: &Board, snapshot: &JobSnapshot, wanted: Wanted) -> L
             true => Rest::Ended { complete: true },
             false => Rest::MayCome,
         };
-        return Located { place: Place::Nowhere, attempt: None, rest, state, reason };
+        return Located { source: None, attempt: None, rest, state, reason };
     };
     let asked_for_one = wanted.attempt.is_some();
     if let Some(outcome) = attempt.outcome.as_ref().filter(|_| asked_for_one) {
         (state, reason) = (outcome_word(outcome), Outcome::sentence(outcome));
     }
     Located {
-        place: place(job, attempt, wanted.member),
+        source: Some(source(job, attempt, wanted.member)),
         attempt: Some(attempt.number),
         rest: rest(board, job, attempt, gang, wanted),
         state,
@@ -121,16 +118,17 @@ pub(super) fn locate(board: &Board, snapshot: &JobSnapshot, wanted: Wanted) -> L
     }
 }
 
-fn place(job: &Job, attempt: &Attempt, member: Option<MemberId>) -> Place {
-    let (gang, epoch) = (attempt.gang.clone(), attempt.epoch);
+/// The wanted file: a member's output, or by default what the job itself says.
+fn source(job: &Job, attempt: &Attempt, member: Option<MemberId>) -> Source {
+    let key = |member| MemberKey { gang: attempt.gang.clone(), epoch: attempt.epoch, member };
     match (member, job.request.launcher) {
-        (Some(member), _) => Place::Output(MemberKey { gang, epoch, member }),
+        (Some(member), _) => Source { key: key(member), file: OUTPUT.to_owned() },
         (None, Launcher::Command) => {
-            Place::Output(MemberKey { gang, epoch, member: MemberId::Rank(0) })
+            Source { key: key(MemberId::Rank(0)), file: OUTPUT.to_owned() }
         }
         (None, Launcher::Ray) => {
             let file = format!("driver-{}", Attempt::operation(&attempt.job, attempt.number));
-            Place::Driver { gang, epoch, file }
+            Source { key: key(DRIVER_MEMBER), file }
         }
     }
 }
@@ -148,11 +146,7 @@ fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted
     if !job.state.is_terminal() {
         return Rest::MayCome;
     }
-    let first = gang.members.get(&MemberId::Head).or(gang.members.get(&MemberId::Rank(0)));
-    let member = match wanted.member {
-        Some(id) => gang.members.get(&id),
-        None => first,
-    };
+    let member = gang.members.get(&wanted.member.unwrap_or(DRIVER_MEMBER));
     match member.map(|member| &member.phase) {
         Some(Phase::Ended(end)) => Rest::Ended { complete: end.logs_complete },
         _ => {
@@ -161,29 +155,6 @@ fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted
                 node.node.revoked || node.node.reachability == Reachability::Lost
             });
             if gone { Rest::Ended { complete: false } } else { Rest::MayCome }
-        }
-    }
-}
-
-/// A file that exists or may come to exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Source {
-    pub key: MemberKey,
-    pub file: String,
-}
-
-/// The file of a place; `None` when nobody has sent it yet. Blocking.
-pub(super) fn source(logs: &Logs, place: &Place) -> Option<Source> {
-    match place {
-        Place::Nowhere => None,
-        Place::Output(key) => Some(Source { key: key.clone(), file: OUTPUT.to_owned() }),
-        Place::Driver { gang, epoch, file } => {
-            let files = logs.files(gang, *epoch);
-            let found = files.into_iter().find(|(_, name, _)| name == file);
-            found.map(|(member, file, _)| Source {
-                key: MemberKey { gang: gang.clone(), epoch: *epoch, member },
-                file,
-            })
         }
     }
 }
@@ -252,9 +223,9 @@ pub(super) async fn get_logs(
     let offset = params.offset.unwrap_or(0);
     let limit = params.limit.unwrap_or(READ_BYTES).min(MAX_READ_BYTES);
     let logs = shared.api.logs.clone();
-    let place = located.place.clone();
+    let source = located.source.clone();
     let piece = blocking("reading a log", move || {
-        let Some(source) = source(&logs, &place) else { return Ok((Vec::new(), 0)) };
+        let Some(source) = source else { return Ok((Vec::new(), 0)) };
         let total = length(&logs, &source);
         logs.read(&source.key, &source.file, offset, limit).map(|bytes| (bytes, total))
     });

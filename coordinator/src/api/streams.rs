@@ -22,9 +22,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize};
 use super::error::{ApiError, BAD_PARAMETER, Problem, TOO_MANY_STREAMS};
 use super::jobs::find_job;
-use super::logs::{
-    Located, Place, Rest, Source, Wanted, blocking, locate, source, whole_characters,
-};
+use super::logs::{Located, Rest, Source, Wanted, blocking, locate, whole_characters};
 use super::view::{Names, SampleView};
 use super::{App, Params, Selector, Shared, header_text};
 
@@ -272,11 +270,10 @@ impl Follower {
         let board = &self.shared.api.board;
         let Some(snapshot) = board.job(&self.job) else { return Ok(Step::Done) };
         let located = locate(board, &snapshot, self.wanted);
-        let wanted = self.find(&located).await?;
+        let wanted = located.source.clone();
         let moved = match (&self.current, &wanted) {
             (Some(current), Some(wanted)) => current.source != *wanted,
-            (Some(_), None) => located.place != Place::Nowhere,
-            (None, _) => false,
+            (Some(_), None) | (None, _) => false,
         };
         let ended = located.rest != Rest::MayCome;
         if self.send_more(moved || ended).await? {
@@ -293,20 +290,6 @@ impl Follower {
             Rest::Ended { complete } => self.send_end(located, complete).await,
             Rest::MayCome => Ok(Step::Idle),
         }
-    }
-
-    /// The file that the client wants now, without a look at the disk when it is the current one.
-    async fn find(&self, located: &Located) -> Result<Option<Source>, Gone> {
-        if let (Some(current), Place::Driver { gang, epoch, file }) =
-            (&self.current, &located.place)
-            && (&current.source.key.gang, current.source.key.epoch) == (gang, *epoch)
-            && current.source.file == *file
-        {
-            return Ok(Some(current.source.clone()));
-        }
-        let (logs, place) = (self.shared.api.logs.clone(), located.place.clone());
-        let found = blocking("looking for a log", move || Ok(source(&logs, &place)));
-        found.await.map_err(|_| Gone)
     }
 
     /// The client's offset is of the first file only, and only of the attempt that it names.

@@ -39,6 +39,12 @@ pub enum Write {
 #[derive(Debug, Clone)]
 pub enum Seen {
     Node(Arc<Node>),
+    /// A sign of life, and nothing else.
+    Word {
+        node: NodeId,
+        last_word_ms: u64,
+        held: Generation,
+    },
 }
 
 /// A node's whole desired state.
@@ -87,21 +93,34 @@ pub enum Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rejected {
     /// The same idempotency key came with another body.
-    KeyReused { job: String },
+    KeyReused {
+        job: String,
+    },
     /// The id is taken by another job.
-    JobExists { job: JobId },
+    JobExists {
+        job: JobId,
+    },
     /// A live job uses the same training checkpoint directory.
-    CheckpointInUse { job: JobId, directory: String },
+    CheckpointInUse {
+        job: JobId,
+        directory: String,
+    },
     /// Too many live jobs; see `core::LIVE_JOB_LIMIT`.
-    Full { limit: usize },
+    Full {
+        limit: usize,
+    },
     NoSuchJob,
     NoSuchNode,
-    AlreadyEnded { state: &'static str },
+    AlreadyEnded {
+        state: &'static str,
+    },
     /// Unknown, expired, used up: deliberately one answer.
     BadJoinToken,
     Revoked,
     /// Another process with the same identity is connected.
-    Clone { remote: String },
+    Clone {
+        remote: String,
+    },
 }
 
 impl Write {

@@ -18,22 +18,88 @@ pub enum Event {
     Tick,
 
     // From the API.
-    Submit { request: RequestId, submission: Box<Submission> },
-    StopJob { request: RequestId, job: JobId, actor: Principal, reason: String },
-    CreateJoinToken { request: RequestId, record: JoinTokenRecord },
-    CreateApiToken { request: RequestId, record: ApiTokenRecord },
-    RevokeNode { request: RequestId, node: NodeId, actor: Principal },
+    Submit {
+        request: RequestId,
+        submission: Box<Submission>,
+    },
+    StopJob {
+        request: RequestId,
+        job: JobId,
+        actor: Principal,
+        reason: String,
+    },
+    CreateJoinToken {
+        request: RequestId,
+        record: JoinTokenRecord,
+    },
+    CreateApiToken {
+        request: RequestId,
+        record: ApiTokenRecord,
+    },
+    RevokeNode {
+        request: RequestId,
+        node: NodeId,
+        actor: Principal,
+    },
 
     // From the server: an agent without a certificate, or one that renews.
-    Join { request: RequestId, join: Join },
-    Renewed { request: RequestId, node: NodeId, certificate: [u8; 32] },
+    Join {
+        request: RequestId,
+        join: Join,
+    },
+    Renewed {
+        request: RequestId,
+        node: NodeId,
+        certificate: [u8; 32],
+    },
 
     // From sessions.
-    Connected { request: RequestId, node: NodeId, session: Session },
-    Disconnected { node: NodeId, session: u64 },
-    Inventory { node: NodeId, session: u64, inventory: Box<Inventory>, name: String },
-    Heard { node: NodeId, session: u64, held: Generation },
-    Reported { node: NodeId, session: u64, report: Report },
+    Connected {
+        request: RequestId,
+        node: NodeId,
+        session: Session,
+    },
+    Disconnected {
+        node: NodeId,
+        session: u64,
+    },
+    Inventory {
+        node: NodeId,
+        session: u64,
+        inventory: Box<Inventory>,
+        name: String,
+    },
+    Heard {
+        node: NodeId,
+        session: u64,
+        held: Generation,
+    },
+    Reported {
+        node: NodeId,
+        session: u64,
+        report: Report,
+    },
+}
+
+impl Event {
+    /// What happened, without what it carries: events carry secrets.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Tick => "tick",
+            Event::Submit { .. } => "submit",
+            Event::StopJob { .. } => "stop job",
+            Event::CreateJoinToken { .. } => "create join token",
+            Event::CreateApiToken { .. } => "create API token",
+            Event::RevokeNode { .. } => "revoke node",
+            Event::Join { .. } => "join",
+            Event::Renewed { .. } => "renewed",
+            Event::Connected { .. } => "connected",
+            Event::Disconnected { .. } => "disconnected",
+            Event::Inventory { .. } => "inventory",
+            Event::Heard { .. } => "heard",
+            Event::Reported { .. } => "reported",
+        }
+    }
 }
 
 /// A request to make a job. Ids and random bits are minted by the caller.

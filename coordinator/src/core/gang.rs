@@ -48,7 +48,9 @@ pub enum Phase {
     /// Committed; its agent has said nothing yet.
     Assigned,
     Starting,
-    Running { pid: u32 },
+    Running {
+        pid: u32,
+    },
     Stopping,
     /// Evidence that no process is left.
     Ended(End),
@@ -65,11 +67,20 @@ pub struct End {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndHow {
-    Exited { code: i32 },
-    Signalled { signal: i32 },
-    Failed { reason: String },
+    Exited {
+        code: i32,
+    },
+    Signalled {
+        signal: i32,
+    },
+    Failed {
+        reason: String,
+    },
     /// Never started, by the agent's own word.
-    Refused { reason: String, busy_port: Option<u16> },
+    Refused {
+        reason: String,
+        busy_port: Option<u16>,
+    },
 }
 
 impl End {

@@ -30,7 +30,7 @@ impl Core {
         if !self.word_from(node, session, now, out) {
             return;
         }
-        self.note_held(node, report.held, now);
+        self.note_held(node, report.held, now, out);
         let mut touched: Vec<GangId> = Vec::new();
         let mut unknown = BTreeSet::new();
         for (key, phase) in &report.members {
@@ -60,7 +60,8 @@ impl Core {
 
     fn is_assigned(&self, node: &NodeId, key: &MemberKey) -> bool {
         self.gangs.get(&key.gang).is_some_and(|gang| {
-            gang.epoch == key.epoch && gang.members.get(&key.member).is_some_and(|m| m.node == *node)
+            gang.epoch == key.epoch
+                && gang.members.get(&key.member).is_some_and(|m| m.node == *node)
         })
     }
 
@@ -124,8 +125,7 @@ impl Core {
             }
         }
         for key in absent {
-            let asked =
-                self.gangs.get(&key.gang).is_some_and(|g| g.state == GangState::Stopping);
+            let asked = self.gangs.get(&key.gang).is_some_and(|g| g.state == GangState::Stopping);
             let end = End {
                 how: EndHow::Failed { reason: "its agent has no such member".to_owned() },
                 asked,
@@ -138,12 +138,7 @@ impl Core {
         }
     }
 
-    fn note_unknown(
-        &mut self,
-        node: &NodeId,
-        unknown: BTreeSet<MemberKey>,
-        out: &mut Effects,
-    ) {
+    fn note_unknown(&mut self, node: &NodeId, unknown: BTreeSet<MemberKey>, out: &mut Effects) {
         let Some(node) = self.nodes.get_mut(node) else { return };
         if node.unknown != unknown {
             Arc::make_mut(node).unknown = unknown;
@@ -224,9 +219,10 @@ impl Core {
             self.end_attempt(&gang.job, outcome, "gangline", now, out);
             return;
         }
-        let all_up = gang.members.values().all(|member| {
-            matches!(member.phase, Phase::Running { .. } | Phase::Ended(_))
-        });
+        let all_up = gang
+            .members
+            .values()
+            .all(|member| matches!(member.phase, Phase::Running { .. } | Phase::Ended(_)));
         if launcher == Launcher::Command && all_up {
             if gang.state == GangState::Starting {
                 self.set_gang_state(&gang.id, GangState::Ready, now, out);

@@ -127,10 +127,17 @@ impl JobState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Succeeded,
-    Failed { cause: String },
-    Cancelled { actor: String, reason: String },
+    Failed {
+        cause: String,
+    },
+    Cancelled {
+        actor: String,
+        reason: String,
+    },
     /// Nothing ran: a leased port was taken. Costs no attempt; another block is leased.
-    RolledBack { cause: String },
+    RolledBack {
+        cause: String,
+    },
 }
 
 impl Outcome {
@@ -194,6 +201,9 @@ impl Attempt {
         format!("{job}-{number}")
     }
 }
+
+/// The member that the Ray driver is forced onto: never the head.
+pub const DRIVER_MEMBER: MemberId = MemberId::Rank(0);
 
 /// What Ray said about the attempt's cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

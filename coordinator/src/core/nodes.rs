@@ -147,11 +147,7 @@ impl Core {
     fn close_session(&mut self, id: &NodeId, reason: CloseReason, out: &mut Effects) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         if let Some(session) = Arc::make_mut(node).session.take() {
-            out.closes.push(Close {
-                node: id.clone(),
-                session: session.number,
-                reason,
-            });
+            out.closes.push(Close { node: id.clone(), session: session.number, reason });
             out.seen.push(Seen::Node(node.clone()));
         }
     }
@@ -211,7 +207,7 @@ impl Core {
         out: &mut Effects,
     ) {
         if self.word_from(id, session, now, out) {
-            self.note_held(id, held, now);
+            self.note_held(id, held, now, out);
         }
     }
 
@@ -239,10 +235,17 @@ impl Core {
     }
 
     /// Level-triggered: an agent that holds another generation is told again.
-    pub(super) fn note_held(&mut self, id: &NodeId, held: Generation, now: Timestamp) {
+    pub(super) fn note_held(
+        &mut self,
+        id: &NodeId,
+        held: Generation,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let node = Arc::make_mut(node);
         node.held = Some(held);
+        out.seen.push(Seen::Word { node: id.clone(), last_word_ms: now.boot_ms, held });
         let behind = held != node.generation;
         let pushed = node.session.as_ref().and_then(|session| session.pushed_ms);
         let waited = pushed.is_none_or(|ms| now.boot_ms.saturating_sub(ms) >= PUSH_AGAIN_MS);
@@ -303,11 +306,6 @@ impl Core {
 fn note(node: &mut Node, now: Timestamp, state: &str, actor: &str, text: String) {
     remember(
         &mut node.history,
-        Transition {
-            wall_ms: now.wall_ms,
-            state: state.to_owned(),
-            actor: actor.to_owned(),
-            text,
-        },
+        Transition { wall_ms: now.wall_ms, state: state.to_owned(), actor: actor.to_owned(), text },
     );
 }

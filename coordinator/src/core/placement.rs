@@ -80,9 +80,7 @@ pub fn place(
     if fit.len() < wanted {
         return Err(explain(request, fit.len(), &unfit_reasons));
     }
-    fit.sort_by(|(a, _), (b, _)| {
-        (a.free_gpus.len(), &a.name).cmp(&(b.free_gpus.len(), &b.name))
-    });
+    fit.sort_by(|(a, _), (b, _)| (a.free_gpus.len(), &a.name).cmp(&(b.free_gpus.len(), &b.name)));
     fit.truncate(wanted);
 
     let mut trial = leases.clone();
@@ -190,8 +188,8 @@ fn place_head(
 
 /// Leases the next free block of the node's network namespace, going round its range.
 fn lease(leases: &mut Leases, candidate: &Candidate) -> Result<PortBlock, String> {
-    let wanted = (FIXED_PORTS + 2 * candidate.total_cpus_milli.div_ceil(1000) + 64)
-        .max(MINIMUM_PORTS);
+    let wanted =
+        (FIXED_PORTS + 2 * candidate.total_cpus_milli.div_ceil(1000) + 64).max(MINIMUM_PORTS);
     let full = || format!("no free port block of {wanted} ports on {}", candidate.name);
     let size = u16::try_from(wanted).map_err(|_| full())?;
     let low = u32::from(candidate.ports.base);

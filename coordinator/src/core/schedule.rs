@@ -26,6 +26,9 @@ impl Core {
                 None => blocked.values().next(),
             });
             if let Some(ahead) = ahead {
+                // Other projects' jobs are nobody's business.
+                let same = self.jobs.get(ahead).is_some_and(|other| other.project == job.project);
+                let ahead = if same { ahead.as_str() } else { "an earlier job" };
                 self.say_why(&job, format!("waits behind {ahead}"), out);
                 continue;
             }

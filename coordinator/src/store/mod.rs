@@ -17,9 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use redb::{
-    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition,
-};
+use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 
 use self::trial::TrialBackend;
 use crate::core::effect::Write;

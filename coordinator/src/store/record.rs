@@ -8,9 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use gangline_common::ids::{
-    Epoch, GangId, Generation, GpuId, JobId, MemberId, NodeId, PortBlock,
-};
+use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberId, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -325,10 +323,7 @@ pub fn encode_attempt(attempt: &Attempt) -> Result<Vec<u8>, String> {
                 (n.member, id, address, n.alive, n.state_message.clone())
             })
             .collect(),
-        driver: ray
-            .driver
-            .as_ref()
-            .map(|d| (d.ray_node_id.clone(), d.member, d.address.clone())),
+        driver: ray.driver.as_ref().map(|d| (d.ray_node_id.clone(), d.member, d.address.clone())),
     });
     seal(&AttemptV1 {
         job: attempt.job.clone(),
@@ -355,9 +350,11 @@ impl From<AttemptV1> for Attempt {
             version: ray.version,
             session: ray.session,
             nodes: ray.nodes.into_iter().map(node).collect(),
-            driver: ray
-                .driver
-                .map(|(ray_node_id, member, address)| RayDriver { ray_node_id, member, address }),
+            driver: ray.driver.map(|(ray_node_id, member, address)| RayDriver {
+                ray_node_id,
+                member,
+                address,
+            }),
         });
         Attempt {
             job: record.job,

@@ -1,0 +1,112 @@
+//! One value and its literal bytes for every stored record; shared by the tests of the store.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+pub mod bytes;
+pub mod values;
+
+use std::sync::Arc;
+
+use gangline_coordinator::core::credential::Role;
+use gangline_coordinator::core::effect::Write;
+use gangline_coordinator::store::{Meta, STORE_VERSION, record};
+
+/// Any record.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// The store's header, with the layout of the whole store.
+    Meta(u32, Meta),
+    /// A row of a table.
+    Row(&'static str, Write),
+}
+
+impl Value {
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Value::Meta(version, meta) => record::encode_meta(*version, meta),
+            Value::Row(_, write) => encode(write),
+        }
+    }
+
+    /// What the decoder of this value's table makes of `bytes`.
+    pub fn decode_like(&self, bytes: &[u8]) -> Result<Value, String> {
+        match self {
+            Value::Meta(..) => {
+                record::decode_meta(bytes).map(|(version, meta)| Value::Meta(version, meta))
+            }
+            Value::Row(table, _) => {
+                record::decode(table, bytes).map(|write| Value::Row(table, write))
+            }
+        }
+    }
+}
+
+/// The record of a write that stores one.
+pub fn encode(write: &Write) -> Vec<u8> {
+    match write {
+        Write::Job(job) => record::encode_job(job),
+        Write::Attempt(attempt) => record::encode_attempt(attempt),
+        Write::Gang(gang) => record::encode_gang(gang),
+        Write::Node(node) => record::encode_node(node),
+        Write::JoinToken(token) => record::encode_join_token(token),
+        Write::ApiToken(token) => record::encode_api_token(token),
+        Write::Idempotency(record) => record::encode_idempotency(record),
+        Write::ForgetIdempotency { .. } | Write::ForgetJoinToken { .. } => {
+            Err("a removal has no record".to_owned())
+        }
+    }
+    .unwrap()
+}
+
+/// A value and what it looks like in the store.
+pub struct Golden {
+    /// Name of the constant in `bytes`.
+    pub name: &'static str,
+    pub hex: &'static str,
+    pub value: Value,
+}
+
+impl Golden {
+    /// The literal bytes of the whole record.
+    pub fn stored(&self) -> Vec<u8> {
+        let lines = self.hex.lines().map(|line| line.split(';').next().unwrap_or_default());
+        let digits: Vec<u8> =
+            lines.flat_map(str::bytes).filter(|byte| !byte.is_ascii_whitespace()).collect();
+        data_encoding::HEXLOWER
+            .decode(&digits)
+            .unwrap_or_else(|e| panic!("golden {} is not hex: {e}", self.name))
+    }
+}
+
+/// Every golden.
+pub fn all() -> Vec<Golden> {
+    macro_rules! goldens {
+        ($($name:ident = $value:expr;)+) => {
+            vec![$(Golden { name: stringify!($name), hex: bytes::$name, value: $value }),+]
+        };
+    }
+    let job = |job| Value::Row("jobs", Write::Job(Arc::new(job)));
+    let attempt = |attempt| Value::Row("attempts", Write::Attempt(Arc::new(attempt)));
+    let gang = |gang| Value::Row("gangs", Write::Gang(Arc::new(gang)));
+    let node = |node| Value::Row("nodes", Write::Node(Arc::new(node)));
+    let join_token = |token| Value::Row("join_tokens", Write::JoinToken(token));
+    let api_token =
+        |name, role| Value::Row("api_tokens", Write::ApiToken(values::api_token(name, role)));
+    goldens! {
+        META = Value::Meta(STORE_VERSION, values::meta());
+        JOB_WAITING = job(values::job_waiting());
+        JOB_STOPPING = job(values::job_stopping());
+        ATTEMPT_RUNNING = attempt(values::attempt_running());
+        ATTEMPT_SUCCEEDED = attempt(values::attempt_succeeded());
+        ATTEMPT_FAILED = attempt(values::attempt_failed());
+        ATTEMPT_ROLLED_BACK = attempt(values::attempt_rolled_back());
+        GANG_EVERY_PHASE = gang(values::gang_every_phase());
+        NODE_NEW = node(values::node_new());
+        NODE_FULL = node(values::node_full());
+        JOIN_TOKEN_BOUND = join_token(values::join_token_bound());
+        JOIN_TOKEN_OPEN = join_token(values::join_token_open());
+        API_TOKEN_ADMIN = api_token("root", Role::Admin);
+        API_TOKEN_MEMBER = api_token("alice", Role::Member);
+        IDEMPOTENCY = Value::Row("idempotency", Write::Idempotency(values::idempotency()));
+    }
+}

@@ -1,0 +1,324 @@
+//! The values behind the golden records. Both ends of every choice occur: absent and present,
+//! small and large numbers, each variant.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use gangline_common::ids::{Epoch, Generation, GpuId, MemberId, PortBlock};
+use gangline_common::time::Timestamp;
+use gangline_coordinator::core::credential::{
+    ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role,
+};
+use gangline_coordinator::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
+use gangline_coordinator::core::job::{
+    Addresses, Attempt, Job, JobState, Outcome, RayDriver, RayFacts, RayNode, Transition,
+};
+use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
+use gangline_coordinator::request::{ResolvedPaths, job_request};
+use gangline_coordinator::store::Meta;
+
+/// The canonical texts of two specs: what is stored is the text, byte for byte.
+pub const SPEC_SMALL: &str = r#"{"command":["true"],"grace_period":"30s","kind":"job","launcher":{"start_timeout":"5m","type":"ray"},"resources":{"gpus_per_node":0,"nnodes":1},"version":1}"#;
+pub const SPEC_LARGE: &str = r#"{"command":["python","train.py"],"env":{"LR":"1e-6"},"grace_period":"30s","kind":"job","launcher":{"start_timeout":"5m","type":"command"},"name":"ppo","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"64GiB","nnodes":2,"pool":"h100-a"},"version":1,"workdir":"/code"}"#;
+
+const FIRST: Timestamp = Timestamp { boot_ms: 1_000_000, wall_ms: 1_800_000_000_123 };
+const SECOND: Timestamp = Timestamp { boot_ms: 1_000_500, wall_ms: 1_800_000_000_623 };
+/// After a reboot: the boot clock has gone back.
+const THIRD: Timestamp = Timestamp { boot_ms: 260, wall_ms: 1_800_000_061_123 };
+
+pub fn meta() -> Meta {
+    Meta { era: 3, cluster: "c7kq9x2m".to_owned(), boot_id: "b007-1d".to_owned() }
+}
+
+fn transition(at: Timestamp, state: &str, actor: &str, text: &str) -> Transition {
+    Transition {
+        wall_ms: at.wall_ms,
+        state: state.to_owned(),
+        actor: actor.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+pub fn job_waiting() -> Job {
+    let spec = gangline_spec::parse(SPEC_SMALL).unwrap();
+    Job {
+        id: "j-1".parse().unwrap(),
+        user: "alice".to_owned(),
+        project: "rlhf".to_owned(),
+        request: Arc::new(job_request(&spec, ResolvedPaths::default(), String::new())),
+        state: JobState::Pending,
+        gang: "g-1".parse().unwrap(),
+        token_seed: [0xa5; 32],
+        attempts: 0,
+        sequence: 0,
+        submitted: FIRST,
+        started: None,
+        ended: None,
+        reason: String::new(),
+        outcome: None,
+        history: Vec::new(),
+    }
+}
+
+pub fn job_stopping() -> Job {
+    let spec = gangline_spec::parse(SPEC_LARGE).unwrap();
+    let paths = ResolvedPaths {
+        job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),
+        checkpoint_directory: Some("/mnt/shared/c".to_owned()),
+    };
+    let command = "gangline submit ppo.yaml".to_owned();
+    Job {
+        id: "j-7f3k2".parse().unwrap(),
+        request: Arc::new(job_request(&spec, paths, command)),
+        state: JobState::Stopping,
+        gang: "g-4bq7".parse().unwrap(),
+        attempts: 2,
+        sequence: 300,
+        started: Some(SECOND),
+        ended: Some(THIRD),
+        reason: "stopped by bob".to_owned(),
+        outcome: Some(Outcome::Cancelled {
+            actor: "bob".to_owned(),
+            reason: "wrong data".to_owned(),
+        }),
+        history: vec![
+            transition(FIRST, "PENDING", "alice", "submitted"),
+            transition(SECOND, "STARTING", "coordinator", "placed"),
+        ],
+        ..job_waiting()
+    }
+}
+
+pub fn attempt_running() -> Attempt {
+    Attempt {
+        job: "j-7f3k2".parse().unwrap(),
+        number: 1,
+        gang: "g-4bq7".parse().unwrap(),
+        epoch: Epoch { era: 3, n: 1 },
+        started: SECOND,
+        ended: None,
+        outcome: None,
+        ray: None,
+    }
+}
+
+fn attempt_ended(number: u32, outcome: Outcome, ray: RayFacts) -> Attempt {
+    Attempt {
+        number,
+        epoch: Epoch { era: 3, n: number },
+        ended: Some(THIRD),
+        outcome: Some(outcome),
+        ray: Some(ray),
+        ..attempt_running()
+    }
+}
+
+pub fn attempt_succeeded() -> Attempt {
+    let node = |member, id: &str, address: &str, alive, state: &str| RayNode {
+        member,
+        ray_node_id: id.to_owned(),
+        address: address.to_owned(),
+        alive,
+        state_message: state.to_owned(),
+    };
+    let ray = RayFacts {
+        version: "2.56.0".to_owned(),
+        session: "session_1".to_owned(),
+        nodes: vec![
+            node(MemberId::Head, "f00d", "10.20.0.1", true, ""),
+            node(MemberId::Rank(300), "beef", "10.20.0.2", false, "lost"),
+        ],
+        driver: Some(RayDriver {
+            ray_node_id: "beef".to_owned(),
+            member: Some(MemberId::Rank(300)),
+            address: Some("10.20.0.2".to_owned()),
+        }),
+    };
+    attempt_ended(2, Outcome::Succeeded, ray)
+}
+
+pub fn attempt_failed() -> Attempt {
+    let ray = RayFacts {
+        version: "2.56.0".to_owned(),
+        session: "session_2".to_owned(),
+        nodes: Vec::new(),
+        driver: Some(RayDriver { ray_node_id: "f00d".to_owned(), member: None, address: None }),
+    };
+    attempt_ended(3, Outcome::Failed { cause: "exited with code 1".to_owned() }, ray)
+}
+
+pub fn attempt_rolled_back() -> Attempt {
+    let outcome = Outcome::RolledBack { cause: "port 20001 is taken".to_owned() };
+    attempt_ended(4, outcome, RayFacts::default())
+}
+
+/// A gang whose members are in every phase, and have ended in every way.
+pub fn gang_every_phase() -> Gang {
+    let ended = |how| End { how, asked: false, last_output: String::new(), logs_complete: false };
+    let refused =
+        |reason: &str, busy_port| EndHow::Refused { reason: reason.to_owned(), busy_port };
+    let done = End {
+        asked: true,
+        last_output: "done".to_owned(),
+        logs_complete: true,
+        ..ended(EndHow::Exited { code: 0 })
+    };
+    let phases = [
+        Phase::Assigned,
+        Phase::Starting,
+        Phase::Running { pid: 4711 },
+        Phase::Stopping,
+        Phase::Ended(done),
+        Phase::Ended(ended(EndHow::Exited { code: -1 })),
+        Phase::Ended(ended(EndHow::Signalled { signal: 9 })),
+        Phase::Ended(ended(EndHow::Failed { reason: "no ray".to_owned() })),
+        Phase::Ended(ended(refused("busy", Some(20001)))),
+        Phase::Ended(ended(refused("no GPU", None))),
+    ];
+    let mut members: BTreeMap<MemberId, Member> = (0_u16..).zip(phases).map(member).collect();
+    if let Some(head) = members.get_mut(&MemberId::Head) {
+        (head.cpus_milli, head.memory_bytes) = (500, 1 << 30);
+    }
+    if let Some(first) = members.get_mut(&MemberId::Rank(0)) {
+        first.gpus = vec![GpuId("GPU-a".to_owned()), GpuId("GPU-b".to_owned())];
+        (first.cpus_milli, first.memory_bytes) = (16_000, 64 << 30);
+    }
+    let ranks: [IpAddr; 2] = ["10.20.0.1".parse().unwrap(), "fd00::2".parse().unwrap()];
+    Gang {
+        id: "g-4bq7".parse().unwrap(),
+        job: "j-7f3k2".parse().unwrap(),
+        attempt: 2,
+        epoch: Epoch { era: 3, n: 9 },
+        state: GangState::Starting,
+        since: FIRST,
+        members,
+        addresses: Addresses { ranks: ranks.to_vec(), head: ranks[0] },
+    }
+}
+
+/// The head for 0, rank n - 1 for n; each on its own node and port block.
+fn member((index, phase): (u16, Phase)) -> (MemberId, Member) {
+    let (id, node) = match index.checked_sub(1) {
+        None => (MemberId::Head, "n-head".to_owned()),
+        Some(rank) => (MemberId::Rank(rank.into()), format!("n-{rank}")),
+    };
+    let member = Member {
+        node: node.parse().unwrap(),
+        gpus: Vec::new(),
+        cpus_milli: 0,
+        memory_bytes: 0,
+        ports: PortBlock { base: 20_000 + 256 * index, size: 256 },
+        phase,
+    };
+    (id, member)
+}
+
+pub fn node_new() -> Node {
+    Node {
+        id: "n-1".parse().unwrap(),
+        name: "gpu-02".to_owned(),
+        joined: FIRST,
+        bound_pool: None,
+        lifecycle: Lifecycle::Pending,
+        cordon: None,
+        revoked: false,
+        certificates: Vec::new(),
+        generation: Generation::default(),
+        inventory: None,
+        history: Vec::new(),
+        reachability: Reachability::Suspect,
+        session: None,
+        last_word_ms: 0,
+        held: None,
+        unknown: BTreeSet::new(),
+    }
+}
+
+pub fn node_full() -> Node {
+    Node {
+        id: "n-4bq7".parse().unwrap(),
+        name: "gpu-01".to_owned(),
+        bound_pool: Some("h100-a".to_owned()),
+        lifecycle: Lifecycle::Draining,
+        cordon: Some(Cordon { by: "bob".to_owned(), why: "fan".to_owned() }),
+        revoked: true,
+        certificates: vec![[0x11; 32], [0x22; 32]],
+        generation: Generation { era: 3, n: 70_000 },
+        inventory: Some(inventory()),
+        history: vec![transition(SECOND, "online", "agent", "first inventory")],
+        ..node_new()
+    }
+}
+
+fn inventory() -> Inventory {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let line = |check: &str, level: &str, text: &str, advice: Option<&str>| {
+        (check.to_owned(), level.to_owned(), text.to_owned(), advice.map(str::to_owned))
+    };
+    Inventory {
+        hostname: "gpu-01.lab".to_owned(),
+        agent_version: "0.1.0".to_owned(),
+        head_role: true,
+        worker_role: true,
+        pool: "h100-a".to_owned(),
+        labels: vec![pair("rack", "r7")],
+        address: "10.20.0.1".parse().unwrap(),
+        boot_id: "b007-1d".to_owned(),
+        network_namespace: 4_026_531_840,
+        container_start_ms: 123_456,
+        gpus: vec![Gpu {
+            uuid: GpuId("GPU-a".to_owned()),
+            index: 7,
+            name: "H200".to_owned(),
+            memory_bytes: 139 << 30,
+        }],
+        cpus_milli: 192_000,
+        memory_bytes: 2 << 40,
+        shm_bytes: 64 << 20,
+        pids_limit: Some(4096),
+        ports: PortBlock { base: 20_000, size: 10_000 },
+        versions: vec![pair("ray", "2.56.0")],
+        doctor: vec![
+            line("gpu", "ok", "1 GPU", None),
+            line("shm", "warning", "small", Some("--shm-size")),
+        ],
+    }
+}
+
+pub fn join_token_bound() -> JoinTokenRecord {
+    JoinTokenRecord {
+        id: "k3x9".to_owned(),
+        secret_sha256: [0xc3; 32],
+        uses_left: 16,
+        expires_wall_ms: FIRST.wall_ms + 86_400_000,
+        pool: Some("h100-a".to_owned()),
+        created_by: "admin".to_owned(),
+        created: FIRST,
+    }
+}
+
+pub fn join_token_open() -> JoinTokenRecord {
+    JoinTokenRecord { id: "p4w8".to_owned(), uses_left: 1, pool: None, ..join_token_bound() }
+}
+
+pub fn api_token(name: &str, role: Role) -> ApiTokenRecord {
+    ApiTokenRecord {
+        name: name.to_owned(),
+        sha256: [0xd4; 32],
+        user: name.to_owned(),
+        project: "rlhf".to_owned(),
+        role,
+        created: FIRST,
+    }
+}
+
+pub fn idempotency() -> IdempotencyRecord {
+    IdempotencyRecord {
+        user: "alice".to_owned(),
+        key: "retry-1".to_owned(),
+        body_sha256: [0xe5; 32],
+        made: "j-7f3k2".to_owned(),
+        created: FIRST,
+    }
+}
