@@ -59,8 +59,14 @@ pub struct Globals {
     /// The same as -o json
     #[arg(long, global = true)]
     pub json: bool,
-    /// When to use colours; NO_COLOR and CLICOLOR_FORCE are heeded
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    /// Colours: auto, always, never; auto heeds NO_COLOR and CLICOLOR_FORCE
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     pub color: ColorWhen,
     /// No hints and no progress
     #[arg(short, long, global = true)]

@@ -147,16 +147,20 @@ impl Screen {
         write_out(&mut stdout, out.as_bytes())
     }
 
-    /// A hint or progress for a person, on stderr; left out with `--quiet`.
+    /// A hint or progress for a person, on stderr; left out with `--quiet` and for programs.
     pub fn hint(&self, text: &str) {
-        if !self.quiet {
+        if !self.quiet && !self.is_json() {
             let lines: Vec<String> = text.split('\n').map(clean).collect();
             self.stderr(&lines.join("\n"));
         }
     }
 
-    /// A warning, on stderr, also with `--quiet`.
+    /// A warning, on stderr, also with `--quiet`: JSON in JSON mode.
     pub fn warn(&self, text: &str) {
+        if self.is_json() {
+            self.stderr(&escape_json(&serde_json::json!({ "warning": text }).to_string()));
+            return;
+        }
         let style = AnsiColor::Yellow.on_default().bold();
         self.stderr(&format!("{style}warning{style:#}: {}", clean(text)));
     }

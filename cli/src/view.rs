@@ -1,5 +1,5 @@
 //! The coordinator's answers as structs: only what tables show, and nothing is required, so that
-//! an older or newer coordinator can be read.
+//! an older or newer coordinator can be read. The fields have the API's names and meanings; times are RFC 3339.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -74,7 +74,6 @@ pub struct JobPage {
 /// A job.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Job {
     pub id: String,
     pub name: String,
@@ -116,7 +115,6 @@ impl Job {
 /// One try at running a job.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Attempt {
     pub number: u64,
     pub started: Option<String>,
@@ -131,7 +129,6 @@ pub struct Attempt {
 /// Where Ray placed its driver.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct RayDriver {
     pub node: Option<String>,
     pub member: Option<Loose>,
@@ -142,7 +139,6 @@ pub struct RayDriver {
 /// One node of the gang's Ray cluster.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct RayNode {
     pub member: Option<Loose>,
     pub node: Option<String>,
@@ -155,7 +151,6 @@ pub struct RayNode {
 /// One member of a job's gang.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Member {
     pub job: Option<String>,
     pub member: Option<Loose>,
@@ -172,7 +167,6 @@ pub struct Member {
 /// A block of ports.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Ports {
     pub base: u64,
     pub size: u64,
@@ -181,7 +175,6 @@ pub struct Ports {
 /// One remembered change of state.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Transition {
     pub time: String,
     pub state: String,
@@ -200,7 +193,6 @@ pub struct NodeList {
 /// A node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Node {
     pub id: String,
     pub name: String,
@@ -233,7 +225,6 @@ pub struct Node {
 /// Why a node takes no new work.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Cordon {
     pub by: String,
     pub why: String,
@@ -242,7 +233,6 @@ pub struct Cordon {
 /// One GPU of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Gpu {
     pub uuid: String,
     pub index: Option<u64>,
@@ -256,7 +246,6 @@ pub struct Gpu {
 /// Newest readings of one GPU.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct GpuSample {
     pub utilization_pct: Option<f64>,
     pub memory_used_bytes: Option<u64>,
@@ -268,7 +257,6 @@ pub struct GpuSample {
 /// Newest readings of one host.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct HostSample {
     pub cpu_busy_pct: Option<f64>,
     pub memory_used_bytes: Option<u64>,
@@ -280,7 +268,6 @@ pub struct HostSample {
 /// One finding of the agent's self-examination.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-#[allow(missing_docs, reason = "the names are the API's")]
 pub struct Finding {
     pub check: String,
     pub level: String,

@@ -164,15 +164,10 @@ fn report(answer: &Value, job: &Job, screen: &Screen) -> Result<(), CliError> {
 
 /// The job on stderr, where stdout is for something else.
 fn announce(job: &Job, screen: &Screen) {
-    if !screen.is_json() {
-        screen.hint(card(job).trim_end());
-    }
+    screen.hint(card(job).trim_end());
 }
 
 fn next_steps(job: &Job, screen: &Screen) {
-    if screen.is_json() {
-        return;
-    }
     let id = &job.id;
     screen.hint(&format!(
         "  logs  gangline logs -f {id}\n  show  gangline show {id}\n  stop  gangline stop {id}"

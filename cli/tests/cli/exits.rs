@@ -253,3 +253,17 @@ fn a_token_is_never_asked_for_twice() {
     assert_eq!(run(&server, &["node", "token"]).code, 6);
     assert_eq!(server.asked().len(), 1);
 }
+
+#[test]
+fn stderr_is_json_too_in_json_mode() {
+    let server = Server::start(|_, number| match number {
+        0 | 1 => answer(200, &running()),
+        2 => crate::server::Play::Nothing,
+        _ => answer(200, &running()),
+    });
+    let ended = run(&server, &["wait", "j-7f3k2", "--timeout", "1s", "--json"]);
+    assert_eq!(ended.code, 101);
+    let lines: Vec<serde_json::Value> =
+        ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, [json!({"warning": "j-7f3k2 has not ended in time; it goes on"})]);
+}

@@ -8,7 +8,6 @@ fn golden_texts() {
         .env("GANGLINE_CONFIG", "")
         .env("GANGLINE_ADDRESS", "http://127.0.0.1:1")
         .env("GANGLINE_TOKEN", "")
-        .env("GANGLINE_OUTPUT", "table")
         .env("NO_COLOR", "1")
         .case("tests/cmd/*.trycmd");
 }
