@@ -45,8 +45,9 @@ pub enum Input {
     },
     /// The coordinator holds every byte of the member's logs.
     LogsComplete(MemberKey),
-    /// Stop everything; the driver ends when nothing is left.
-    Shutdown,
+    /// Stop everything; answered when no process is left. The driver goes on, so that the end of
+    /// the members can still be reported.
+    Shutdown { idle: oneshot::Sender<()> },
 }
 
 /// What the link tells the coordinator.
@@ -118,7 +119,8 @@ pub struct Driver<M> {
     ends: BTreeMap<MemberKey, Ended>,
     /// What Ray says about gangs whose head is here.
     gangs: BTreeMap<(GangId, Epoch), GangReport>,
-    shutting_down: bool,
+    /// Who waits for the end of the last member.
+    shutdown: Option<oneshot::Sender<()>>,
 }
 
 /// A desired state whose sender waits for an answer.
@@ -136,12 +138,11 @@ impl<M: Members> Driver<M> {
             assignments: Assignments::new(),
             ends: BTreeMap::new(),
             gangs: BTreeMap::new(),
-            shutting_down: false,
+            shutdown: None,
         }
     }
 
-    /// Runs until every sender of inputs is gone, or until a shutdown has ended every member.
-    /// `content` is what the ledger held.
+    /// Runs until every sender of inputs is gone. `content` is what the ledger held.
     pub async fn run(mut self, content: Content) {
         self.assignments = content.assignments;
         let mut effects = Effects::default();
@@ -150,7 +151,7 @@ impl<M: Members> Driver<M> {
 
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        while !(self.shutting_down && self.core.is_idle()) {
+        loop {
             let mut effects = Effects::default();
             let mut pending = Vec::new();
             tokio::select! {
@@ -173,6 +174,12 @@ impl<M: Members> Driver<M> {
                 }
             }
             self.carry_out(effects, pending).await;
+            if self.core.is_idle()
+                && let Some(idle) = self.shutdown.take()
+            {
+                // Nobody waits any more after a second signal.
+                let _ = idle.send(());
+            }
         }
     }
 
@@ -185,8 +192,8 @@ impl<M: Members> Driver<M> {
                 pending.push((reply, result));
             }
             Input::LogsComplete(key) => self.step(Event::LogsComplete(key), effects),
-            Input::Shutdown => {
-                self.shutting_down = true;
+            Input::Shutdown { idle } => {
+                self.shutdown = Some(idle);
                 self.step(Event::Shutdown, effects);
             }
         }

@@ -58,7 +58,7 @@ pub enum JoinError {
          it. Check the address; if the coordinator's CA was made anew, make a new token"
     )]
     WrongPin { coordinator: String },
-    #[error("the coordinator refused this join: {0}; make a new token with `gangline node token`")]
+    #[error("the coordinator refused this join: {0}")]
     Refused(String),
     #[error(transparent)]
     Identity(#[from] IdentityError),

@@ -196,8 +196,9 @@ fn parse(bytes: &[u8]) -> Result<Content, String> {
     }
     let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
     let (checksum, mut body) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
-    if u64::from_be_bytes(*length) != body.len() as u64 {
-        return Err(format!("its body has {} bytes, which is not what it says", body.len()));
+    let length = u64::from_be_bytes(*length);
+    if length != body.len() as u64 {
+        return Err(format!("its body has {} bytes instead of {length}", body.len()));
     }
     if u32::from_be_bytes(*checksum) != crc32fast::hash(body) {
         return Err("its checksum is wrong".to_owned());

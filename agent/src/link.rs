@@ -147,7 +147,7 @@ impl Link {
             if matches!(error, SessionError::DriverGone) {
                 return LinkError::DriverGone;
             }
-            self.show(false, Some(error.to_string()));
+            self.show(false, Some(self.problem(&error)));
             if began.elapsed() >= GOOD_SESSION {
                 backoff.reset();
             }
@@ -166,18 +166,27 @@ impl Link {
             return VERSION_RETRY;
         }
         let wait = backoff.next_wait(jitter());
-        let now = gangline_common::time::Timestamp::now().wall_ms;
-        if now > self.identity.expires_wall_ms {
-            tracing::error!(
-                coordinator,
-                %error,
-                "the certificate has expired: move the identity directory away and join with a \
-                 new token"
-            );
-        } else {
-            tracing::warn!(coordinator, %error, retry_in = ?wait, "no session");
+        match self.is_expired() {
+            true => tracing::error!(coordinator, problem = self.problem(error), "no session"),
+            false => tracing::warn!(coordinator, %error, retry_in = ?wait, "no session"),
         }
         wait
+    }
+
+    fn is_expired(&self) -> bool {
+        gangline_common::time::Timestamp::now().wall_ms > self.identity.expires_wall_ms
+    }
+
+    /// What an operator needs to know. The coordinator does not say why it refuses a handshake.
+    fn problem(&self, error: &SessionError) -> String {
+        match self.is_expired() {
+            true => format!(
+                "the certificate of this node has expired: move the identity directory below {} \
+                 away and join with a new token ({error})",
+                self.state_dir.display()
+            ),
+            false => error.to_string(),
+        }
     }
 
     /// Dials and serves one session. `Ok` is a new identity to go on with at once.
@@ -206,5 +215,7 @@ impl Link {
     }
 }
 
+#[cfg(test)]
+mod test_coordinator;
 #[cfg(test)]
 mod tests;

@@ -174,7 +174,7 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 fn run_agent(arguments: Run) -> anyhow::Result<ExitCode> {
     gangline_common::logging::init();
-    let config = Config::load(arguments.settings.config.as_deref(), run_flags(&arguments)?)?;
+    let config = run_config(&arguments)?;
     let token = arguments.token_file.as_deref().map(|path| token(path, &config)).transpose()?;
     let runtime = runtime()?;
     let outcome = runtime.block_on(run(config, token.flatten()));
@@ -250,18 +250,32 @@ fn put(table: &mut toml::Table, key: &str, value: Option<&String>) {
     }
 }
 
+/// As `put`, for paths: on a command line they may be relative to the current directory.
+fn put_path(table: &mut toml::Table, key: &str, value: Option<&String>) {
+    let absolute = value.map(|path| match std::path::absolute(path) {
+        Ok(absolute) => absolute.to_string_lossy().into_owned(),
+        // The check of the configuration says what is wrong with it.
+        Err(_) => path.clone(),
+    });
+    put(table, key, absolute.as_ref());
+}
+
 fn settings_flags(settings: &Settings) -> toml::Table {
     let mut table = toml::Table::new();
-    put(&mut table, "state_dir", settings.state_dir.as_ref());
-    put(&mut table, "temp_root", settings.temp_root.as_ref());
-    put(&mut table, "python", settings.python.as_ref());
-    put(&mut table, "nvml_library", settings.nvml_library.as_ref());
+    put_path(&mut table, "state_dir", settings.state_dir.as_ref());
+    put_path(&mut table, "temp_root", settings.temp_root.as_ref());
+    put_path(&mut table, "shared_root", settings.shared_root.as_ref());
+    put_path(&mut table, "nvml_library", settings.nvml_library.as_ref());
+    match &settings.python {
+        Some(path) if path.contains('/') => put_path(&mut table, "python", Some(path)),
+        name => put(&mut table, "python", name.as_ref()),
+    }
     put(&mut table, "ports", settings.ports.as_ref());
-    put(&mut table, "shared_root", settings.shared_root.as_ref());
     table
 }
 
-fn run_flags(run: &Run) -> Result<toml::Table, ConfigErrors> {
+/// The configuration of `run`, with everything that is wrong in flags and file.
+fn run_config(run: &Run) -> Result<Config, ConfigErrors> {
     let mut table = settings_flags(&run.settings);
     put(&mut table, "coordinator", run.join.as_ref().or(run.coordinator.as_ref()));
     put(&mut table, "name", run.name.as_ref());
@@ -284,5 +298,13 @@ fn run_flags(run: &Run) -> Result<toml::Table, ConfigErrors> {
     if !labels.is_empty() {
         table.insert("labels".to_owned(), Value::Table(labels));
     }
-    if wrong.is_empty() { Ok(table) } else { Err(ConfigErrors(wrong)) }
+    let config = Config::load(run.settings.config.as_deref(), table);
+    match config {
+        Ok(config) if wrong.is_empty() => Ok(config),
+        Ok(_) => Err(ConfigErrors(wrong)),
+        Err(ConfigErrors(more)) => {
+            wrong.extend(more);
+            Err(ConfigErrors(wrong))
+        }
+    }
 }

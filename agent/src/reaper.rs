@@ -49,10 +49,9 @@ fn zombies(parent: u32) -> BTreeSet<ProcessId> {
 
 fn collect(orphan: ProcessId) {
     let Some(pid) = i32::try_from(orphan.pid).ok().and_then(Pid::from_raw) else { return };
-    match waitpid(Some(pid), WaitOptions::NOHANG) {
-        Ok(Some(_)) => tracing::debug!(pid = orphan.pid, "collected an orphan"),
-        // Somebody was quicker, or it lives: both are fine.
-        Ok(None) | Err(_) => {}
+    // Otherwise somebody was quicker, which is as good.
+    if let Ok(Some(_)) = waitpid(Some(pid), WaitOptions::NOHANG) {
+        tracing::debug!(pid = orphan.pid, "collected an orphan");
     }
 }
 

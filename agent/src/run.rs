@@ -1,7 +1,6 @@
 //! Putting the agent together and running it until it is told to end.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +10,7 @@ use std::time::Duration;
 use gangline_common::join_token::JoinToken;
 use gangline_common::random;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::collectors::host::Roots;
@@ -28,8 +27,9 @@ use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
 use crate::{reaper, route, status, telemetry};
 
-/// How long the link may go on after the last member has ended.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+/// How long the link goes on after the last member has ended: its report and the last lines of
+/// its logs are on their way.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Why the agent ends.
 #[derive(Debug, thiserror::Error)]
@@ -264,15 +264,13 @@ impl Agent {
             return Ok(());
         }
         tracing::info!("stopping every member, then ending; a second signal ends at once");
-        if self.inputs.send(Input::Shutdown).await.is_err() {
+        let (idle, ended) = oneshot::channel();
+        if self.inputs.send(Input::Shutdown { idle }).await.is_err() {
             return Ok(());
         }
         tokio::select! {
-            driver = &mut self.driver => {
-                driver.map_err(failed)?;
-                // The last report and the last lines of logs are on their way.
-                tokio::time::sleep(LAST_WORDS).await;
-            }
+            // An error means that the driver failed, which the next agent sees in the ledger.
+            _ = ended => tokio::time::sleep(LAST_WORDS).await,
             () = signals.recv() => tracing::warn!("ending before every member has ended"),
         }
         self.others.shutdown().await;
@@ -307,12 +305,10 @@ impl Signals {
         })
     }
 
-    fn recv(&mut self) -> impl Future<Output = ()> {
-        async {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-            }
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
 }

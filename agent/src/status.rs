@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::core::Core;
 use crate::core::assignment::Phase;
 use crate::link::LinkStatus;
+use crate::supervisor::process;
 
 /// How often the file is rewritten.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -116,12 +117,13 @@ fn write(path: &Path, status: &Status) -> io::Result<()> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Finding {
     Running(Status),
-    /// Written by an agent that no longer writes; how long ago, in milliseconds.
+    /// Written by an agent that is gone or stuck; how long ago, in milliseconds.
     Stale(Status, u64),
     Absent,
 }
 
-/// Reads the status below `state_dir` as of `now_wall_ms`.
+/// Reads the status below `state_dir` as of `now_wall_ms`. A status whose writer is gone is stale
+/// at once.
 pub fn read(state_dir: &Path, now_wall_ms: u64) -> io::Result<Finding> {
     let text = match std::fs::read(path(state_dir)) {
         Ok(text) => text,
@@ -130,7 +132,11 @@ pub fn read(state_dir: &Path, now_wall_ms: u64) -> io::Result<Finding> {
     };
     let status: Status = serde_json::from_slice(&text)?;
     let age = now_wall_ms.saturating_sub(status.written_wall_ms);
-    Ok(if age > STALE_MS { Finding::Stale(status, age) } else { Finding::Running(status) })
+    let gone = process::stat(status.pid).is_none_or(|writer| !writer.lives());
+    Ok(match gone || age > STALE_MS {
+        true => Finding::Stale(status, age),
+        false => Finding::Running(status),
+    })
 }
 
 impl Finding {
@@ -144,9 +150,7 @@ impl Finding {
             Finding::Absent => "no agent has run with this state directory\n".to_owned(),
             Finding::Running(status) => describe(status),
             Finding::Stale(status, age) => format!(
-                "the agent (pid {}) has not written its status for {} s; it is gone or stuck. \
-                 Last seen {}:\n{}",
-                status.pid,
+                "the agent is gone or stuck. Last seen {} s ago, at {}:\n{}",
                 age / 1000,
                 wall_text(status.written_wall_ms),
                 describe(status)
@@ -200,6 +204,16 @@ mod tests {
         let stale = read(directory.path(), 18_000).unwrap();
         assert_eq!(stale, Finding::Stale(status(), 8_000));
         assert!(!stale.is_connected() && stale.text().contains("8 s"), "{}", stale.text());
+    }
+
+    #[test]
+    fn a_status_outlives_its_writer_only_as_a_stale_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        write(&path(directory.path()), &Status { pid, ..status() }).unwrap();
+        assert!(matches!(read(directory.path(), 10_001).unwrap(), Finding::Stale(_, 1)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use gangline_common::wire::{WireError, codec};
 
 use crate::core::Core;
 use crate::core::assignment::{
-    DesiredSet, GangOrder, Member, MemberOrder, Order, Phase, Refusal, RunOrder,
+    DesiredSet, Digest, GangOrder, Member, MemberOrder, Order, Phase, Refusal, RunOrder,
 };
 use crate::core::event::MemberChange;
 
@@ -46,7 +46,7 @@ pub fn gang_order(wanted: &v1::DesiredGang) -> Result<GangOrder, WireError> {
                 .map(|member| MemberOrder { member: member.member, gpus: member.gpus.clone() })
                 .collect(),
             grace: Duration::from_millis(assignment.grace_ms),
-            digest: sha256(&codec::encode("Assignment", assignment)?),
+            digest: Digest(sha256(&codec::encode("Assignment", assignment)?)),
         }),
     };
     Ok(GangOrder { gang: wanted.gang.clone(), epoch: wanted.epoch, order })
@@ -118,12 +118,14 @@ fn member_state(member: &Member, ended: Option<&Ended>) -> MemberState {
         Phase::Stopping => MemberState::Stopping,
         Phase::Refused(refusal) => MemberState::Refused(wire_refusal(refusal)),
         Phase::Ended(end) => {
-            let ended = ended.cloned().unwrap_or_else(called_off);
-            MemberState::Ended(Ended {
-                asked: end.asked,
-                logs_complete: end.logs_complete,
-                ..ended
-            })
+            let mut ended = ended.cloned().unwrap_or_else(called_off);
+            if end.taken_along && end.ran {
+                let reason = "the agent of this node was told to end and took it along".to_owned();
+                ended.how = EndedHow::Failed { reason };
+            }
+            ended.asked = end.asked;
+            ended.logs_complete = end.logs_complete;
+            MemberState::Ended(ended)
         }
     }
 }

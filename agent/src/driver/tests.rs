@@ -200,16 +200,20 @@ async fn the_next_agent_adopts_and_reports_only_when_it_knows() {
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_when_the_last_member_has() {
+async fn a_shutdown_is_answered_when_the_last_member_has_ended() {
     let directory = tempfile::tempdir().unwrap();
-    let harness = Harness::start(directory.path());
+    let mut harness = Harness::start(directory.path());
     harness.desires(1, vec![run("g")]).await.unwrap();
     harness.member(&key("g"), MemberState::Running { pid: 7 }).await;
-    harness.inputs.send(Input::Shutdown).await.unwrap();
+    let (idle, mut answer) = oneshot::channel();
+    harness.inputs.send(Input::Shutdown { idle }).await.unwrap();
+    harness.reports(|report| report.members[0].state == MemberState::Stopping).await;
+    assert!(answer.try_recv().is_err());
     harness.member(&key("g"), ended()).await;
-    harness.task.await.unwrap();
-    let told: Vec<_> = harness.told.lock().unwrap().iter().map(|(what, _)| what.clone()).collect();
-    assert_eq!(told, ["start g:1.1:0 on GPU-g", "stop g:1.1:0 9"]);
+    answer.await.unwrap();
+    // The end can still be reported.
+    harness.reports(|report| matches!(report.members[0].state, MemberState::Ended(_))).await;
+    assert_eq!(harness.told(), ["start g:1.1:0 on GPU-g", "stop g:1.1:0 9"]);
 }
 
 #[tokio::test]

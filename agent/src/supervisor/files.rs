@@ -268,6 +268,9 @@ pub async fn copy_logs(
     logs: &[(String, PathBuf)],
     timeout: Duration,
 ) -> Result<(), FilesError> {
+    if logs.is_empty() {
+        return Ok(());
+    }
     let drivers = logs.iter().filter(|(file, _)| file.starts_with("driver-")).count();
     let mut operations = vec![Operation::MakeDirectory { path: copy.directory.clone() }];
     for (file, from) in logs {

@@ -15,13 +15,12 @@ impl Module {
 
     /// The path from the root of the crate, when it begins with `crate`, `self` or `super`.
     fn resolve(&self, path: &str) -> Option<Vec<String>> {
-        let mut segments = path.split("::").peekable();
-        let mut place = match segments.peek()? {
-            &"crate" => Vec::new(),
-            &("self" | "super") => self.0.clone(),
+        let mut place = match path.split("::").next()? {
+            "crate" => Vec::new(),
+            "self" | "super" => self.0.clone(),
             _ => return None,
         };
-        for segment in segments {
+        for segment in path.split("::") {
             match segment {
                 "crate" | "self" => {}
                 // Above the root there is nothing; the result is then no path of a core either.
