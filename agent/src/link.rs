@@ -17,6 +17,7 @@ use gangline_common::wire::WireError;
 use gangline_common::wire::tlv::{REFUSE_REVOKED, REFUSE_VERSION, Refuse};
 use gangline_common::wire::v1::NodeInventory;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
@@ -47,6 +48,8 @@ pub struct Channels {
     pub samples: Newest,
     pub tail: watch::Receiver<TailPlan>,
     pub status: watch::Sender<LinkStatus>,
+    /// Cancelled when the agent ends: the link then says goodbye.
+    pub ending: CancellationToken,
 }
 
 /// The link ended for good.
@@ -59,6 +62,8 @@ pub enum LinkError {
     Revoked(String),
     #[error("the driver has ended")]
     DriverGone,
+    #[error("the agent ends")]
+    AgentEnds,
 }
 
 /// A session ended.
@@ -80,6 +85,8 @@ enum SessionError {
     Identity(#[from] IdentityError),
     #[error("the driver has ended")]
     DriverGone,
+    #[error("the agent ends")]
+    AgentEnds,
 }
 
 impl SessionError {
@@ -95,7 +102,7 @@ impl SessionError {
     fn close_code(&self) -> u32 {
         match self {
             SessionError::Wire(_) | SessionError::Protocol(_) => close::PROTOCOL,
-            SessionError::DriverGone => close::SHUTDOWN,
+            SessionError::DriverGone | SessionError::AgentEnds => close::SHUTDOWN,
             _ => close::DONE,
         }
     }
@@ -144,15 +151,20 @@ impl Link {
             if error.is_revocation() {
                 return LinkError::Revoked(error.to_string());
             }
-            if matches!(error, SessionError::DriverGone) {
-                return LinkError::DriverGone;
+            match error {
+                SessionError::DriverGone => return LinkError::DriverGone,
+                SessionError::AgentEnds => return LinkError::AgentEnds,
+                _ => {}
             }
             self.show(false, Some(self.problem(&error)));
             if began.elapsed() >= GOOD_SESSION {
                 backoff.reset();
             }
             let wait = self.wait_after(&error, &mut backoff);
-            tokio::time::sleep(wait).await;
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.channels.ending.cancelled() => return LinkError::AgentEnds,
+            }
         }
     }
 
@@ -193,8 +205,15 @@ impl Link {
     async fn one_session(&self) -> Result<StoredIdentity, SessionError> {
         let tls = tls::agent_config(&self.identity.identity, &self.identity.ca)
             .map_err(IdentityError::from)?;
-        let (endpoint, connection) = dial(&self.identity.coordinator, tls).await?;
-        let result = self.serve(&connection).await;
+        let ending = &self.channels.ending;
+        let (endpoint, connection) = tokio::select! {
+            dialled = dial(&self.identity.coordinator, tls) => dialled?,
+            () = ending.cancelled() => return Err(SessionError::AgentEnds),
+        };
+        let result = tokio::select! {
+            result = self.serve(&connection) => result,
+            () = ending.cancelled() => Err(SessionError::AgentEnds),
+        };
         let result = match result {
             Err(SessionError::Transport(error)) => Err(session::reason(&connection, error).await),
             other => other,

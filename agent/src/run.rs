@@ -12,6 +12,7 @@ use gangline_common::random;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::collectors::host::Roots;
 use crate::collectors::nvml::{DEFAULT_TIMEOUT, NvmlCollector, NvmlError};
@@ -20,7 +21,7 @@ use crate::driver::{self, Driver, Input, MAILBOX, Outlook};
 use crate::durable::private_directory;
 use crate::inventory::{DoctorSubject, Nvml, Standing, Surveyor};
 use crate::join::{self, IdentityError, JoinError, StoredIdentity};
-use crate::ledger::{Ledger, LedgerError};
+use crate::ledger::{Content, Ledger, LedgerError};
 use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
 use crate::lock::{LockError, StateLock};
 use crate::supervisor::{Supervisor, SupervisorConfig};
@@ -30,6 +31,8 @@ use crate::{reaper, route, status, telemetry};
 /// How long the link goes on after the last member has ended: its report and the last lines of
 /// its logs are on their way.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long saying goodbye to the coordinator may take.
+const GOODBYE: Duration = Duration::from_millis(300);
 
 /// Why the agent ends.
 #[derive(Debug, thiserror::Error)]
@@ -171,8 +174,9 @@ struct Agent {
     inputs: mpsc::Sender<Input>,
     driver: tokio::task::JoinHandle<()>,
     link: tokio::task::JoinHandle<LinkError>,
-    /// Collectors and the reaper: none of them ends by itself.
-    others: JoinSet<()>,
+    ending: CancellationToken,
+    /// Collectors and the reaper: none of them ends by itself, and all end with this value.
+    _others: JoinSet<()>,
 }
 
 impl Agent {
@@ -180,30 +184,17 @@ impl Agent {
         config: &Config,
         identity: StoredIdentity,
         ledger: Ledger,
-        content: crate::ledger::Content,
+        content: Content,
         address: IpAddr,
     ) -> Result<Self, RunError> {
-        let python = resolve_program(&config.python);
-        let interface = route::interface(address, Path::new("/proc"));
         let (inputs, input_receiver) = mpsc::channel(MAILBOX);
         let (event_sender, events) = mpsc::channel(MAILBOX);
         let held = content.durable.held;
         let (outlook, outlook_receiver) = watch::channel(Outlook { held, report: None });
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
-        let supervisor = Supervisor::new(
-            SupervisorConfig {
-                state_dir: config.state_dir.clone(),
-                temp_root: config.temp_root.clone(),
-                agent_binary: std::env::current_exe().map_err(RunError::OwnProgram)?,
-                python: python.clone(),
-                node_address: address,
-                interface: interface.clone(),
-                ray_env: pairs(&config.ray_env),
-                object_store_bytes: config.object_store_bytes,
-            },
-            event_sender,
-        );
+        let place = Place { address, interface: route::interface(address, Path::new("/proc")) };
+        let supervisor = Supervisor::new(supervisor_config(config, &place)?, event_sender);
         let driver = Driver::new(
             ledger,
             supervisor,
@@ -220,22 +211,15 @@ impl Agent {
 
         let mut others = JoinSet::new();
         others.spawn(reaper::run());
-        let standing = Standing {
-            name: node_name(config),
-            roles: config.roles.clone(),
-            pool: config.pool.clone(),
-            labels: pairs(&config.labels),
-            address,
-            interface,
-            ports: config.ports,
-        };
         let nvml = open_nvml(config).await;
-        let subject = DoctorSubject::of(config, python);
+        let subject = DoctorSubject::of(config, resolve_program(&config.python));
+        let standing = standing(config, &place);
         let (surveyor, survey) = Surveyor::begin(standing, nvml.clone(), subject).await;
         others.spawn(surveyor.run());
         let (newest, samples) = watch::channel(None);
         others.spawn(telemetry::collect(nvml, survey.visible, Roots::default(), newest));
 
+        let ending = CancellationToken::new();
         let instance = format!("{:016x}", random::number()?);
         let channels = link::Channels {
             driver: inputs.clone(),
@@ -244,9 +228,11 @@ impl Agent {
             samples,
             tail: tail_receiver,
             status: link_status,
+            ending: ending.clone(),
         };
         let link = Link::new(identity, config.state_dir.clone(), instance, SILENCE, channels);
-        Ok(Agent { inputs, driver, link: tokio::spawn(link.run()), others })
+        let link = tokio::spawn(link.run());
+        Ok(Agent { inputs, driver, link, ending, _others: others })
     }
 
     async fn until_end(mut self, config: &Config, mut signals: Signals) -> Result<(), RunError> {
@@ -259,22 +245,59 @@ impl Agent {
                 return Err(RunError::Failed("the driver has ended".to_owned()));
             }
         }
-        if !stops_members(config.on_sigterm) {
+        if stops_members(config.on_sigterm) {
+            self.stop_members(&mut signals).await;
+        } else {
             tracing::info!("ending; members run on for the next agent");
-            return Ok(());
         }
+        self.ending.cancel();
+        // A coordinator that hears no goodbye notices by itself.
+        let _ = tokio::time::timeout(GOODBYE, &mut self.link).await;
+        Ok(())
+    }
+
+    async fn stop_members(&self, signals: &mut Signals) {
         tracing::info!("stopping every member, then ending; a second signal ends at once");
         let (idle, ended) = oneshot::channel();
         if self.inputs.send(Input::Shutdown { idle }).await.is_err() {
-            return Ok(());
+            return;
         }
         tokio::select! {
             // An error means that the driver failed, which the next agent sees in the ledger.
             _ = ended => tokio::time::sleep(LAST_WORDS).await,
             () = signals.recv() => tracing::warn!("ending before every member has ended"),
         }
-        self.others.shutdown().await;
-        Ok(())
+    }
+}
+
+/// Where this node is in the network.
+struct Place {
+    address: IpAddr,
+    interface: Option<String>,
+}
+
+fn supervisor_config(config: &Config, place: &Place) -> Result<SupervisorConfig, RunError> {
+    Ok(SupervisorConfig {
+        state_dir: config.state_dir.clone(),
+        temp_root: config.temp_root.clone(),
+        agent_binary: std::env::current_exe().map_err(RunError::OwnProgram)?,
+        python: resolve_program(&config.python),
+        node_address: place.address,
+        interface: place.interface.clone(),
+        ray_env: pairs(&config.ray_env),
+        object_store_bytes: config.object_store_bytes,
+    })
+}
+
+fn standing(config: &Config, place: &Place) -> Standing {
+    Standing {
+        name: node_name(config),
+        roles: config.roles.clone(),
+        pool: config.pool.clone(),
+        labels: pairs(&config.labels),
+        address: place.address,
+        interface: place.interface.clone(),
+        ports: config.ports,
     }
 }
 

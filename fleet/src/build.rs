@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use anyhow::{Context, bail};
 use tokio::process::Command;
+use tokio::sync::OnceCell;
 
 /// Where the built things are.
 #[derive(Debug, Clone)]
@@ -23,9 +24,14 @@ pub fn workspace() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// Builds what is not fresh, in the profile of the running program. `quiet` hides cargo's progress.
-/// Dropping the future ends the build.
+/// Builds what is not fresh, in the profile of the running program; once per process. `quiet` hides
+/// cargo's progress. Dropping the future ends the build.
 pub async fn binaries(quiet: bool) -> anyhow::Result<Binaries> {
+    static BUILT: OnceCell<Binaries> = OnceCell::const_new();
+    BUILT.get_or_try_init(|| build(quiet)).await.cloned()
+}
+
+async fn build(quiet: bool) -> anyhow::Result<Binaries> {
     let here = std::env::current_exe().context("own path")?;
     // target/<profile>/[deps/]program
     let profile_directory = here

@@ -11,10 +11,12 @@ use tempfile::TempDir;
 use crate::api::Api;
 use crate::build::Binaries;
 use crate::hosts::Host;
-use crate::process::{Found, Process, find, sweep};
+use crate::process::{Found, Process, find, listening_ports, sweep};
+use crate::slots::{self, Slot};
 
-/// Environment variable of every process below a fleet: how its drop finds them.
-const FLEET_VARIABLE: &str = "GANGLINE_FLEET";
+/// Environment variable of every process below a fleet: how its drop finds them. Not a `GANGLINE_`
+/// one: agents keep those from their members.
+const FLEET_VARIABLE: &str = "FLEET_UNDER_TEST";
 
 pub struct Fleet {
     pub binaries: Binaries,
@@ -24,6 +26,9 @@ pub struct Fleet {
     quic: SocketAddr,
     coordinator: Option<Process>,
     agents: Vec<Agent>,
+    /// Ports of all agents: they share one network namespace, so the coordinator keeps them apart.
+    ports: (u16, u16),
+    _ports: Slot,
 }
 
 /// What a fleet is like; the default is a coordinator on loopback and no Ray.
@@ -42,13 +47,6 @@ pub struct FleetOptions {
 struct Agent {
     options: AgentOptions,
     process: Option<Process>,
-}
-
-/// Ports of all agents: they share one network namespace, so the coordinator keeps them apart.
-/// Half of the default range, by process, because tests run beside each other.
-fn port_range() -> (u16, u16) {
-    let base = 20_000 + (std::process::id() % 4) as u16 * 3_000;
-    (base, base + 2_999)
 }
 
 /// How to start one agent.
@@ -81,7 +79,10 @@ impl Fleet {
     pub async fn start(binaries: Binaries, options: FleetOptions) -> anyhow::Result<Fleet> {
         let directory = tempfile::Builder::new().prefix("gl-").tempdir()?;
         let address = options.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
+        let (slot, ports) = slots::ports(&binaries.target).await?;
         let mut fleet = Fleet {
+            ports,
+            _ports: slot,
             binaries,
             options,
             http: SocketAddr::from(([127, 0, 0, 1], free_tcp_port()?)),
@@ -238,7 +239,7 @@ impl Fleet {
     /// The command of an agent, for tests that start one by hand.
     pub fn agent_command(&self, options: &AgentOptions) -> Command {
         let name = &options.name;
-        let ports = port_range();
+        let ports = self.ports;
         let mut command = match &options.host {
             None => Command::new(&self.binaries.agent),
             Some(host) => host.command(&self.binaries.agent),
@@ -328,6 +329,11 @@ impl Fleet {
             .into_iter()
             .map(|p| format!("process {} ({:?}): {}", p.pid, p.mark, p.command))
             .collect();
+        for port in listening_ports() {
+            if (self.ports.0..=self.ports.1).contains(&port) {
+                left.push(format!("port {port}"));
+            }
+        }
         for entry in std::fs::read_dir(self.temp_root()).into_iter().flatten().flatten() {
             left.push(format!("temp dir {}", entry.path().display()));
         }

@@ -130,6 +130,25 @@ fn has_open_below(pid: u32, directory: &Path) -> bool {
         .any(|target| target.starts_with(directory))
 }
 
+/// TCP ports that somebody listens on in this network namespace.
+pub fn listening_ports() -> Vec<u16> {
+    const LISTEN: &str = "0A";
+    let mut ports = Vec::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = std::fs::read_to_string(table).unwrap_or_default();
+        for line in text.lines().skip(1) {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            let port = local
+                .filter(|_| state == Some(LISTEN))
+                .and_then(|address| address.rsplit_once(':'))
+                .and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
+            ports.extend(port);
+        }
+    }
+    ports
+}
+
 /// SIGKILL to everything that `find` finds, until nothing is found.
 pub fn sweep(name: &str, value_prefix: &str, directory: Option<&Path>) {
     for _ in 0..100 {

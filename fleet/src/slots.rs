@@ -1,5 +1,6 @@
-//! A place for heavy tests: at most two Ray gangs at a time on one machine, whatever runs the
-//! tests (threads of one process, or many processes).
+//! Shares of one machine that parallel tests must not take twice: places for Ray gangs, and ranges
+//! of ports. Whatever runs the tests (threads of one process, or many processes), a lock file is
+//! the place.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,18 +8,36 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
-const SLOTS: usize = 2;
+/// Ray gangs at a time.
+const HEAVY: u16 = 2;
+/// Port ranges of the default range of 20000 to 32767.
+const RANGES: u16 = 8;
+const PORTS_PER_RANGE: u16 = 1590;
 
-/// Held while a test uses Ray; the lock goes with the file.
-pub struct Slot(#[expect(dead_code, reason = "held for its lock")] File);
+/// Held for its lock, which goes with the file.
+pub struct Slot {
+    number: u16,
+    _lock: File,
+}
 
-/// Waits for a free slot below the target directory.
+/// Waits for a place for a Ray gang; the locks are below the target directory.
 pub async fn heavy(target: &Path) -> anyhow::Result<Slot> {
+    any_of(target, "heavy", HEAVY).await
+}
+
+/// A range of ports that no other fleet uses, first and last.
+pub async fn ports(target: &Path) -> anyhow::Result<(Slot, (u16, u16))> {
+    let slot = any_of(target, "ports", RANGES).await?;
+    let base = 20_000 + slot.number * PORTS_PER_RANGE;
+    Ok((slot, (base, base + PORTS_PER_RANGE - 1)))
+}
+
+async fn any_of(target: &Path, what: &str, count: u16) -> anyhow::Result<Slot> {
     loop {
-        for number in 0..SLOTS {
-            let file = File::create(target.join(format!("heavy-{number}.lock")))?;
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                return Ok(Slot(file));
+        for number in 0..count {
+            let lock = File::create(target.join(format!("{what}-{number}.lock")))?;
+            if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                return Ok(Slot { number, _lock: lock });
             }
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -40,12 +40,17 @@ async fn an_agent_is_killed_and_adopts_what_runs() -> TestResult {
     let job = api.submit(&training("adopt", 4, 40, 0.5)).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
     wait_steps(&fleet, &job, 3).await?;
+    // What the gang lives on; Ray's spare workers come and go by themselves.
+    const LASTING: [&str; 5] = ["ray start", "gcs_server", "/raylet", "ppo_cartpole", "ray::Roll"];
     let pids = |found: Vec<gangline_fleet::process::Found>| {
-        let mut pids: Vec<u32> = found.iter().map(|p| p.pid).collect();
+        let lasting = |command: &str| LASTING.iter().any(|word| command.contains(word));
+        let mut pids: Vec<u32> =
+            found.iter().filter(|p| lasting(&p.command)).map(|p| p.pid).collect();
         pids.sort_unstable();
         pids
     };
     let before = pids(fleet.gang_processes());
+    assert!(before.len() >= 8, "{before:?}");
     for name in ["a", "head"] {
         fleet.kill_agent(name)?;
     }

@@ -220,7 +220,7 @@ async fn bad_specs_are_refused_with_their_place() -> TestResult {
         ("name: x\nresources:\n  gpu_per_node: 8\nrun: x\n", "gpus_per_node"),
         ("resources: {nnodes: 0}\nrun: x\n", "nnodes"),
         ("resources: {gpus_per_node: -1}\nrun: x\n", "gpus_per_node"),
-        ("queue: {priority: high}\nrun: x\n", "not yet"),
+        ("queue: {priority: high}\nrun: x\n", "not built yet"),
     ];
     for (spec, said) in cases {
         let (status, answer) = api.post("/api/v1/jobs", &headers, spec).await?;
@@ -233,7 +233,7 @@ async fn bad_specs_are_refused_with_their_place() -> TestResult {
     match api.post("/api/v1/jobs", &headers, &huge).await {
         Ok((status, answer)) => {
             assert_eq!(status, 413, "{answer}");
-            assert!(answer.to_string().contains("1 MiB"), "{answer}");
+            assert!(answer.to_string().contains("1048576"), "{answer}");
         }
         // The server may close before it has read all of what it refuses.
         Err(error) => assert!(!format!("{error:#}").is_empty()),

@@ -29,6 +29,7 @@ struct Agent {
     samples: watch::Sender<Option<Arc<Numbered>>>,
     tail: watch::Sender<TailPlan>,
     status: watch::Receiver<LinkStatus>,
+    ending: CancellationToken,
     task: JoinHandle<LinkError>,
     state_dir: tempfile::TempDir,
 }
@@ -63,6 +64,7 @@ impl Agent {
         let (samples, samples_receiver) = watch::channel(None);
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (status, status_receiver) = watch::channel(LinkStatus::default());
+        let ending = CancellationToken::new();
         let channels = Channels {
             driver,
             outlook: outlook_receiver,
@@ -70,6 +72,7 @@ impl Agent {
             samples: samples_receiver,
             tail: tail_receiver,
             status,
+            ending: ending.clone(),
         };
         let state_dir = tempfile::tempdir().unwrap();
         let directory = state_dir.path().to_owned();
@@ -81,6 +84,7 @@ impl Agent {
             samples,
             tail,
             status: status_receiver,
+            ending,
             task: tokio::spawn(link.run()),
             state_dir,
         }
@@ -338,6 +342,16 @@ async fn an_agent_that_is_revoked_in_a_session_ends() {
 }
 
 #[tokio::test]
+async fn an_agent_that_ends_says_goodbye() {
+    let coordinator = TestCoordinator::start();
+    let agent = Agent::start(coordinator.joined());
+    let session = coordinator.session().await;
+    agent.ending.cancel();
+    assert_eq!(close_code(&session).await, Some(close::SHUTDOWN));
+    assert!(matches!(agent.task.await.unwrap(), LinkError::AgentEnds));
+}
+
+#[tokio::test]
 async fn another_version_is_asked_slowly() {
     let coordinator = TestCoordinator::start();
     let agent = Agent::start(coordinator.joined());
@@ -354,6 +368,7 @@ async fn another_version_is_asked_slowly() {
             samples: samples.subscribe(),
             tail: tail.subscribe(),
             status: watch::channel(LinkStatus::default()).0,
+            ending: CancellationToken::new(),
         },
     );
     let mut backoff = Backoff::new(RETRY_FLOOR, RETRY_CEILING);

@@ -24,7 +24,7 @@ use crate::core::event::Event;
 /// Most agents that one join token lets in.
 const MAX_USES: u32 = 10_000;
 /// Life of a join token, in seconds.
-const TTL_S: std::ops::RangeInclusive<u64> = 60..=30 * 24 * 3600;
+const TTL_S: std::ops::RangeInclusive<u64> = 1..=30 * 24 * 3600;
 
 /// What kind of token to make.
 #[derive(Deserialize, ToSchema)]
@@ -35,7 +35,7 @@ pub(super) enum TokenRequest {
         /// Agents that may join with it, 1 to 10000.
         #[serde(default = "one")]
         uses: u32,
-        /// Its life in seconds, 60 to 2592000.
+        /// Its life in seconds, 1 to 2592000.
         #[serde(default = "hour")]
         ttl_s: u64,
         /// Pool that the agents are bound to; they choose without it.
