@@ -22,6 +22,8 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 /// Bytes of a raw write, and blocks of the file that they go round in.
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
+/// Keys that the plain store goes round in.
+const KEYS: u64 = 64;
 const TABLE: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("floor");
 
 /// Write and fdatasync of 4 KiB into a file whose blocks are there already.
@@ -48,7 +50,7 @@ impl RawDisk {
     }
 }
 
-/// redb alone: one record of 1 KiB, two-phase commit.
+/// redb alone: one record of 1 KiB, two-phase commit, in a file that does not grow.
 pub struct PlainRedb {
     database: Database,
     next: u64,
@@ -56,11 +58,16 @@ pub struct PlainRedb {
 
 impl PlainRedb {
     pub fn create(directory: &Path) -> anyhow::Result<Self> {
-        Ok(PlainRedb { database: Database::create(directory.join("plain.redb"))?, next: 0 })
+        let database = Database::create(directory.join("plain.redb"))?;
+        let mut plain = PlainRedb { database, next: 0 };
+        for _ in 0..KEYS {
+            plain.commit()?;
+        }
+        Ok(plain)
     }
 
     pub fn commit(&mut self) -> anyhow::Result<()> {
-        self.next += 1;
+        self.next = (self.next + 1) % KEYS;
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         transaction.set_two_phase_commit(true);
@@ -117,7 +124,7 @@ impl Echo {
 }
 
 fn echo_peer(
-    tls: gangline_common_rustls::ServerConfig,
+    tls: rustls::ServerConfig,
     tell: tokio::sync::oneshot::Sender<SocketAddr>,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -13,7 +13,7 @@ async fn the_coordinator_is_killed_and_comes_back() -> TestResult {
     let mut fleet = ray_fleet().await?;
     let slot = slots::heavy(&fleet.binaries.target).await?;
     let api = fleet.api()?;
-    let job = api.submit(&training("outage", 4, 120, 0.7)).await?;
+    let job = api.submit(&training("outage", 4, 95, 0.7)).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
     wait_steps(&fleet, &job, 5).await?;
     fleet.kill_coordinator()?;
@@ -24,7 +24,7 @@ async fn the_coordinator_is_killed_and_comes_back() -> TestResult {
     let done = api.wait_job(&job, &["SUCCEEDED"], RAY).await?;
     drop(slot);
     assert_eq!(done["attempts"], 1);
-    let expected: Vec<u32> = (1..=120).collect();
+    let expected: Vec<u32> = (1..=95).collect();
     assert_eq!(steps(&fleet, &job), expected);
     let log = api.logs(&job, "").await?;
     assert_eq!(logged_steps(&log), expected, "the log has a gap or a duplicate");

@@ -32,7 +32,7 @@ async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
     let slot = slots::heavy(&fleet.binaries.target).await?;
 
     let api = fleet.api()?;
-    let job = api.submit(&training("cut", 4, 150, 0.6)).await?;
+    let job = api.submit(&training("cut", 4, 110, 0.6)).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
     wait_steps(&fleet, &job, 3).await?;
     b.cut_udp(fleet.quic().port())?;
@@ -54,7 +54,7 @@ async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
     let address = attempt["driver"]["address"].as_str().context("driver address")?;
     let workers = [a.address.to_string(), b.address.to_string()];
     assert!(workers.contains(&address.to_owned()), "{address} is not one of {workers:?}");
-    let expected: Vec<u32> = (1..=150).collect();
+    let expected: Vec<u32> = (1..=110).collect();
     assert_eq!(steps(&fleet, &job), expected);
     assert_eq!(logged_steps(&api.logs(&job, "").await?), expected);
     fleet.assert_clean().await

@@ -14,7 +14,11 @@ fn main() -> ExitCode {
     };
     let line = format!("{} {now}\n", tag.to_string_lossy());
     // One short write: the lines of several writers never mix.
-    match File::options().write(true).open(pipe).and_then(|mut pipe| pipe.write_all(line.as_bytes())) {
+    match File::options()
+        .write(true)
+        .open(pipe)
+        .and_then(|mut pipe| pipe.write_all(line.as_bytes()))
+    {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stamp: {error}");

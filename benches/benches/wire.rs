@@ -1,0 +1,190 @@
+//! Encoding and decoding of the frames that are sent most, beside a copy of as many bytes.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use gangline_benches::measure::{Pace, RUNS, Series, run_function};
+use gangline_benches::program;
+use gangline_benches::table::{Table, digits, duration};
+use gangline_common::ids::{
+    Epoch, GangId, Generation, GpuId, JobId, MemberId, MemberKey, PortBlock,
+};
+use gangline_common::wire::WireError;
+use gangline_common::wire::frame::Frame;
+use gangline_common::wire::v1::{
+    AgentMessage, Assignment, CoordinatorMessage, DesiredGang, GpuSample, Heartbeat, HostSample,
+    Launcher, MemberAssignment, MemberReport, MemberState, NodeReport, NodeSample, Order, Secret,
+};
+
+const PACE: Pace = Pace { batches: 400, calls: 128 };
+const MEMBERS: u32 = 64;
+const GPUS: u32 = 8;
+
+fn main() -> ExitCode {
+    program::run("wire", bench)
+}
+
+fn bench() -> anyhow::Result<()> {
+    let epoch = Epoch { era: 3, n: 17 };
+    let beat = AgentMessage::Heartbeat(Heartbeat { sequence: 86_400, held: generation() });
+    let report = AgentMessage::Report(report(epoch)?);
+    let desired = CoordinatorMessage::DesiredGang(Box::new(desired(epoch)?));
+    let sample = sample();
+    let mut table = Table::new(&[
+        "frame",
+        "bytes",
+        "encode",
+        "p99",
+        "medians of the runs",
+        "decode",
+        "p99",
+        "medians of the runs",
+        "memcpy",
+        "encode ratio",
+        "decode ratio",
+    ]);
+    row(&mut table, "Heartbeat", || beat.to_frame(), AgentMessage::from_frame)?;
+    row(&mut table, "Report, 64 members", || report.to_frame(), AgentMessage::from_frame)?;
+    let assignment = "DesiredGang, 64 ranks, 8 GPUs";
+    row(&mut table, assignment, || desired.to_frame(), CoordinatorMessage::from_frame)?;
+    row(&mut table, "Sample, 8 GPUs", || sample.to_frame(), NodeSample::from_frame)?;
+    println!("{table}");
+    println!(
+        "Encode: message to the bytes on the wire. Decode: those bytes to the message. p99 is over \
+         means of {} calls.",
+        PACE.calls
+    );
+    Ok(())
+}
+
+fn row<T>(
+    table: &mut Table,
+    name: &str,
+    encode: impl Fn() -> Result<Frame, WireError>,
+    decode: impl Fn(&Frame) -> Result<T, WireError>,
+) -> anyhow::Result<()> {
+    let bytes = encode()?.to_bytes();
+    read(&bytes, &decode)?;
+    let (mut encoded, mut decoded, mut copied) =
+        (Series::default(), Series::default(), Series::default());
+    for _ in 0..RUNS {
+        run_function(&mut encoded, PACE, || encode().map(|frame| frame.to_bytes()))?;
+        run_function(&mut decoded, PACE, || read(std::hint::black_box(&bytes), &decode))?;
+        let mut target = vec![0; bytes.len()];
+        run_function(&mut copied, PACE, || {
+            std::hint::black_box(&mut target).copy_from_slice(std::hint::black_box(&bytes));
+        })?;
+    }
+    let spread = |series: &Series| {
+        let (low, high) = series.spread();
+        format!("{} to {}", duration(low), duration(high))
+    };
+    let ratio = |series: &Series| format!("{} x", digits(series.median() / copied.median()));
+    table.row(vec![
+        name.to_owned(),
+        bytes.len().to_string(),
+        duration(encoded.median()),
+        duration(encoded.at(0.99)),
+        spread(&encoded),
+        duration(decoded.median()),
+        duration(decoded.at(0.99)),
+        spread(&decoded),
+        duration(copied.median()),
+        ratio(&encoded),
+        ratio(&decoded),
+    ]);
+    Ok(())
+}
+
+/// The bytes of one frame to its message.
+fn read<T>(bytes: &[u8], decode: &impl Fn(&Frame) -> Result<T, WireError>) -> anyhow::Result<T> {
+    match Frame::split_first(bytes)? {
+        Some((frame, [])) => Ok(decode(&frame)?),
+        Some(_) | None => anyhow::bail!("not exactly one frame"),
+    }
+}
+
+fn generation() -> Generation {
+    Generation { era: 3, n: 4711 }
+}
+
+fn report(epoch: Epoch) -> anyhow::Result<NodeReport> {
+    let members = (0..MEMBERS).map(|number| {
+        let gang = GangId::new(format!("g-7f3k{number:02}"))?;
+        let key = MemberKey { gang, epoch, member: MemberId::Rank(0) };
+        Ok(MemberReport { key, state: MemberState::Running { pid: 40_000 + number } })
+    });
+    let members = members.collect::<anyhow::Result<_>>()?;
+    Ok(NodeReport { held: generation(), members, gangs: Vec::new() })
+}
+
+/// One node's part of a gang of 64 nodes, with what a real job carries.
+fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
+    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let env = (0..20).map(|n| (format!("VARIABLE_{n}"), format!("value of variable {n}")));
+    let spec = r#"{"command":["python","-m","train"],"resources":{"nnodes":64}}"#.repeat(8);
+    let assignment = Assignment {
+        job: JobId::new("j-7f3k2")?,
+        attempt: 2,
+        job_name: "grpo-llama".to_owned(),
+        project: "rlhf".to_owned(),
+        launcher: Launcher::Command,
+        nnodes: MEMBERS,
+        gpus_per_node: GPUS,
+        addresses: (0..MEMBERS).map(|n| IpAddr::from([10, 20, 0, n as u8])).collect(),
+        head_address: IpAddr::from([10, 20, 0, 0]),
+        head_ports: PortBlock { base: 20_000, size: 344 },
+        members: vec![MemberAssignment {
+            member: MemberId::Rank(0),
+            gpus: (0..GPUS).map(gpu).collect(),
+            cpus_milli: 128_000,
+            memory_bytes: 1 << 40,
+            ports: PortBlock { base: 20_000, size: 344 },
+        }],
+        entrypoints: Vec::new(),
+        argv: words(&["python", "-m", "train", "--config", "configs/grpo-llama-70b.yaml"]),
+        env: env.collect(),
+        workdir: Some("/mnt/shared/code/train".to_owned()),
+        job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),
+        checkpoint_directory: Some("/mnt/shared/jobs/j-7f3k2/checkpoints".to_owned()),
+        config_files: vec![
+            ("spec.json".to_owned(), spec),
+            ("submit.txt".to_owned(), "gangline submit grpo.yaml --set nnodes=64".to_owned()),
+        ],
+        grace_ms: 30_000,
+        start_timeout_ms: 300_000,
+        auth_token: Secret("6b".repeat(32)),
+        run_as: None,
+    };
+    Ok(DesiredGang {
+        gang: GangId::new("g-7f3k2")?,
+        epoch,
+        order: Order::Run(Box::new(assignment)),
+    })
+}
+
+fn gpu(index: u32) -> GpuId {
+    GpuId(format!("GPU-7f3a2c10-5b7e-4c1a-9f00-{index:012x}"))
+}
+
+fn sample() -> NodeSample {
+    let host = HostSample {
+        cpu_busy_pct: Some(37.5),
+        memory_used_bytes: Some(412 << 30),
+        memory_total_bytes: Some(1 << 40),
+        load1: Some(61.2),
+        shm_free_bytes: Some(60 << 30),
+    };
+    let gpus = (0..GPUS).map(|index| GpuSample {
+        uuid: gpu(index),
+        utilization_pct: Some(97.0),
+        memory_used_bytes: Some(71 << 30),
+        memory_total_bytes: Some(80 << 30),
+        temperature_c: Some(64.0),
+        power_w: Some(688.4),
+        power_limit_w: Some(700.0),
+        sm_clock_mhz: Some(1755),
+        memory_clock_mhz: Some(2619),
+    });
+    NodeSample { wall_ms: 1_800_000_000_000, dropped: 0, host, gpus: gpus.collect() }
+}
