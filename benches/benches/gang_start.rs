@@ -204,7 +204,7 @@ impl Floor {
     async fn once(&mut self, measured: &mut Measured, stamps: &mut Stamps) -> anyhow::Result<()> {
         measured.raw.time(|| self.raw.write())??;
         let began = monotonic_ns();
-        self.redb.commit()?;
+        self.redb.commit(1)?;
         let committed = monotonic_ns();
         self.echo.round_trip().await?;
         let answered = monotonic_ns();

@@ -22,8 +22,9 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 /// Bytes of a raw write, and blocks of the file that they go round in.
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
-/// Keys that the plain store goes round in.
-const KEYS: u64 = 64;
+/// Keys that the plain store goes round in, and bytes of each of its records.
+const KEYS: u64 = 4096;
+const RECORD: usize = 512;
 const TABLE: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("floor");
 
 /// Write and fdatasync of 4 KiB into a file whose blocks are there already.
@@ -50,7 +51,7 @@ impl RawDisk {
     }
 }
 
-/// redb alone: one record of 1 KiB, two-phase commit, in a file that does not grow.
+/// redb alone: two-phase commits of plain records, in a file that does not grow.
 pub struct PlainRedb {
     database: Database,
     next: u64,
@@ -60,18 +61,21 @@ impl PlainRedb {
     pub fn create(directory: &Path) -> anyhow::Result<Self> {
         let database = Database::create(directory.join("plain.redb"))?;
         let mut plain = PlainRedb { database, next: 0 };
-        for _ in 0..KEYS {
-            plain.commit()?;
-        }
+        plain.commit(KEYS)?;
         Ok(plain)
     }
 
-    pub fn commit(&mut self) -> anyhow::Result<()> {
-        self.next = (self.next + 1) % KEYS;
+    /// Writes as many records of 512 B in one transaction.
+    pub fn commit(&mut self, records: u64) -> anyhow::Result<()> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         transaction.set_two_phase_commit(true);
-        transaction.open_table(TABLE)?.insert(self.next, [7; 1024].as_slice())?;
+        let mut table = transaction.open_table(TABLE)?;
+        for _ in 0..records {
+            self.next = (self.next + 1) % KEYS;
+            table.insert(self.next, [self.next as u8; RECORD].as_slice())?;
+        }
+        drop(table);
         Ok(transaction.commit()?)
     }
 }

@@ -22,6 +22,9 @@ use gangline_coordinator::request::{ResolvedPaths, job_request};
 /// GPUs of every node; the gangs take all of them.
 const GPUS: u32 = 8;
 
+/// Gangs that run from the beginning, at most: with more, setting up takes longer than measuring.
+const GANGS: usize = 250;
+
 /// A node as its agent knows it.
 #[derive(Clone)]
 pub struct Place {
@@ -40,7 +43,8 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// `count` nodes of eight GPUs, joined and connected, and gangs of two that fill half of them.
+    /// `count` nodes of eight GPUs, joined and connected, and gangs of two that fill half of them,
+    /// but at most 500.
     pub fn half_busy(count: usize) -> anyhow::Result<Self> {
         let now = Timestamp { boot_ms: 1_000_000, wall_ms: 1_800_000_000_000 };
         let mut nodes = Nodes {
@@ -54,7 +58,7 @@ impl Nodes {
         for number in 0..count {
             nodes.join(number)?;
         }
-        for _ in 0..count / 4 {
+        for _ in 0..GANGS.min(count / 4) {
             let (submitted, _) = nodes.submit()?;
             nodes.report_all(&submitted.pushes, &Phase::Running { pid: 1 })?;
         }
