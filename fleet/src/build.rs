@@ -18,6 +18,10 @@ pub struct Binaries {
     pub target: PathBuf,
 }
 
+/// Variables that cargo sets for the program that it runs.
+const OF_THE_PACKAGE: [&str; 5] =
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
+
 /// The workspace's root directory.
 pub fn workspace() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -52,6 +56,15 @@ async fn build(quiet: bool) -> anyhow::Result<Binaries> {
         .kill_on_drop(true);
     if quiet {
         cargo.arg("--quiet");
+    }
+    // What the outer cargo says of this package would make build scripts run again, each time.
+    for (name, _) in std::env::vars_os() {
+        let outer = name
+            .to_str()
+            .is_some_and(|name| OF_THE_PACKAGE.iter().any(|prefix| name.starts_with(prefix)));
+        if outer {
+            cargo.env_remove(name);
+        }
     }
     if profile_directory.file_name().is_some_and(|name| name == "release") {
         cargo.arg("--release");
