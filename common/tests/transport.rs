@@ -358,6 +358,8 @@ async fn a13_a_client_that_wants_early_data_does_not_get_it() {
     let mut config =
         server_config(&authority.server(), &authority.certificate()).expect("a configuration");
     config.max_early_data_size = u32::MAX;
+    config.send_tls13_tickets = 2;
+    config.session_storage = rustls::server::ServerSessionMemoryCache::new(16);
     assert!(second_connection_may_send_early(&authority, &Site::with(config)).await);
 }
 
