@@ -163,15 +163,7 @@ impl Bench {
             [first, .., last] => (*first, *last),
             _ => anyhow::bail!("too few stamps"),
         };
-        let until = Instant::now() + PATIENCE;
-        loop {
-            match self.api.state(&job).await?.as_str() {
-                "SUCCEEDED" => break,
-                state @ ("FAILED" | "CANCELLED") => anyhow::bail!("{job} is {state}"),
-                state => anyhow::ensure!(Instant::now() < until, "{job} stays {state}"),
-            }
-            tokio::time::sleep(POLL).await;
-        }
+        self.ended(&job).await?;
         let since = |time: u64| Duration::from_nanos(time.saturating_sub(submitted));
         Ok(Gang {
             answered: since(answered),
@@ -179,6 +171,23 @@ impl Bench {
             last: since(last),
             succeeded: since(monotonic_ns()),
         })
+    }
+
+    /// Asks until the job has succeeded.
+    async fn ended(&self, job: &str) -> anyhow::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let view = self.api.job(job).await?;
+            let state = view["state"].as_str().context("no state")?;
+            if state == "SUCCEEDED" {
+                return Ok(());
+            }
+            if ["FAILED", "CANCELLED"].contains(&state) || Instant::now() >= until {
+                let reason = view["reason"].as_str().unwrap_or_default();
+                anyhow::bail!("{job} is {state}: {reason}");
+            }
+            tokio::time::sleep(POLL).await;
+        }
     }
 }
 

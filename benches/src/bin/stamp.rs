@@ -2,8 +2,12 @@
 //! nanoseconds of the monotonic clock, as one line `TAG TIME` into a named pipe, and ends.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::ExitCode;
+
+use rustix::fs::OFlags;
 
 fn main() -> ExitCode {
     let now = gangline_benches::stamps::monotonic_ns();
@@ -13,16 +17,19 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let line = format!("{} {now}\n", tag.to_string_lossy());
-    // One short write: the lines of several writers never mix.
-    match File::options()
-        .write(true)
-        .open(pipe)
-        .and_then(|mut pipe| pipe.write_all(line.as_bytes()))
-    {
+    match write(pipe.as_ref(), line.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("stamp: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Without blocking, so that a stamp does not outlive a bench that was killed.
+fn write(pipe: &Path, line: &[u8]) -> io::Result<()> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let mut pipe = File::options().write(true).custom_flags(flags).open(pipe)?;
+    // One short write: the lines of several writers never mix.
+    pipe.write_all(line)
 }
