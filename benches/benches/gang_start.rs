@@ -12,6 +12,7 @@ use gangline_benches::measure::{RUNS, Series};
 use gangline_benches::program;
 use gangline_benches::stamps::{Stamps, monotonic_ns};
 use gangline_benches::table::{Table, digits};
+use gangline_common::ids::Epoch;
 use gangline_fleet::api::Api;
 use gangline_fleet::build::binaries;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
@@ -22,6 +23,8 @@ const RANKS: usize = 4;
 const WARM_UP: usize = 20;
 /// Gangs of all runs together, of either kind.
 const GANGS: usize = 200;
+/// Most gangs that may be started more than once; they are left out and counted.
+const MOST_AGAIN: usize = 20;
 /// Length of a frame of the round trip, in bytes.
 const FRAME: usize = 200;
 /// Pause after a gang that was measured alone: until its logs are filed away.
@@ -70,6 +73,8 @@ struct Measured {
     busy_last: Series,
     /// One entry per gang, all of a run the same: its mean time from submit to submit.
     cycle: Series,
+    /// Gangs that were started more than once: they are in no series but `cycle`.
+    again: usize,
 }
 
 impl Measured {
@@ -99,6 +104,7 @@ async fn measure(fleet: &Fleet) -> anyhow::Result<Measured> {
         stamps: Stamps::create(floors.path().join("stamps"))?,
         floor: Floor::start(floors.path()).await?,
         next: 0,
+        again: 0,
     };
     for _ in 0..WARM_UP {
         bench.floor.once(&mut Measured::default(), &mut bench.stamps).await?;
@@ -126,6 +132,7 @@ async fn measure(fleet: &Fleet) -> anyhow::Result<Measured> {
         }
         measured.cycle.record(began.elapsed(), (GANGS / RUNS) as u32)?;
     }
+    measured.again = bench.again;
     bench.floor.echo.stop().await?;
     Ok(measured)
 }
@@ -135,6 +142,7 @@ struct Bench {
     stamps: Stamps,
     floor: Floor,
     next: usize,
+    again: usize,
 }
 
 /// One gang's times since just before its submission.
@@ -147,6 +155,15 @@ struct Gang {
 
 impl Bench {
     async fn gang(&mut self) -> anyhow::Result<Gang> {
+        loop {
+            if let Some(gang) = self.try_gang().await? {
+                return Ok(gang);
+            }
+        }
+    }
+
+    /// `None` when the gang was started more than once.
+    async fn try_gang(&mut self) -> anyhow::Result<Option<Gang>> {
         self.next += 1;
         let tag = format!("gang{}", self.next);
         let spec = format!(
@@ -163,24 +180,36 @@ impl Bench {
             [first, .., last] => (*first, *last),
             _ => anyhow::bail!("too few stamps"),
         };
-        self.ended(&job).await?;
+        let starts = self.ended(&job).await?;
+        let succeeded = monotonic_ns();
+        if starts != 1 {
+            // Rolled back and placed anew, as when another program listens on one of its ports.
+            eprintln!("{job} was started {starts} times; it is measured again");
+            self.again += 1;
+            anyhow::ensure!(self.again <= MOST_AGAIN, "too many gangs were started more than once");
+            self.stamps.drop_rest().await?;
+            return Ok(None);
+        }
         let since = |time: u64| Duration::from_nanos(time.saturating_sub(submitted));
-        Ok(Gang {
+        Ok(Some(Gang {
             answered: since(answered),
             first: since(first),
             last: since(last),
-            succeeded: since(monotonic_ns()),
-        })
+            succeeded: since(succeeded),
+        }))
     }
 
-    /// Asks until the job has succeeded.
-    async fn ended(&self, job: &str) -> anyhow::Result<()> {
+    /// Asks until the job has succeeded. Returns how often its gang was started.
+    async fn ended(&self, job: &str) -> anyhow::Result<u32> {
         let until = Instant::now() + PATIENCE;
         loop {
             let view = self.api.job(job).await?;
             let state = view["state"].as_str().context("no state")?;
             if state == "SUCCEEDED" {
-                return Ok(());
+                // A rolled back attempt keeps its number; the epoch counts every start.
+                let epoch: Epoch =
+                    view["attempt_list"][0]["epoch"].as_str().context("no epoch")?.parse()?;
+                return Ok(epoch.n);
             }
             if ["FAILED", "CANCELLED"].contains(&state) || Instant::now() >= until {
                 let reason = view["reason"].as_str().unwrap_or_default();
@@ -271,6 +300,7 @@ fn print(measured: &Measured) {
         digits(1e9 / slow),
         digits(1e9 / fast),
     );
+    println!("Gangs left out because they were started more than once: {}.", measured.again);
     println!(
         "{GANGS} gangs of {RANKS} alone and as many back to back, after {WARM_UP} to warm up. The \
          floor and the gangs take turns. A gang is seen as SUCCEEDED by asking every {} ms.",

@@ -12,6 +12,9 @@ use tokio::net::unix::pipe::{OpenOptions, Receiver};
 /// A stamp that has not come by then never will.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What was written before arrives within this.
+const REST: Duration = Duration::from_millis(20);
+
 /// Nanoseconds of the clock that all processes of a machine share.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -36,6 +39,16 @@ impl Stamps {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Drops stamps that are there already.
+    pub async fn drop_rest(&mut self) -> anyhow::Result<()> {
+        let mut line = String::new();
+        while let Ok(read) = tokio::time::timeout(REST, self.lines.read_line(&mut line)).await {
+            read?;
+            line.clear();
+        }
+        Ok(())
     }
 
     /// The next `count` times with this tag, in the order of their arrival.
