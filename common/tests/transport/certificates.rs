@@ -5,7 +5,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
 };
-use rustls_pki_types::CertificateDer;
+use rustls::pki_types::CertificateDer;
 
 /// The CA of one cluster.
 pub struct Authority {
