@@ -33,23 +33,7 @@ const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 /// A join must be complete within this.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What sessions and joins need.
-pub struct Server {
-    pub driver: DriverHandle,
-    pub board: Board,
-    pub outbox: Outbox,
-    pub telemetry: Telemetry,
-    pub logs: Logs,
-    pub ca: Ca,
-    pub era: u32,
-    pub heartbeat_ms: u32,
-    pub build: &'static str,
-    sessions: AtomicU64,
-    per_identity: Mutex<HashMap<NodeId, u32>>,
-    joining: Arc<Semaphore>,
-}
-
-/// The parts that `main` brings.
+/// What sessions and joins work with.
 pub struct Parts {
     pub driver: DriverHandle,
     pub board: Board,
@@ -61,17 +45,19 @@ pub struct Parts {
     pub heartbeat_ms: u32,
 }
 
+/// Accepts agents.
+pub struct Server {
+    pub parts: Parts,
+    pub build: &'static str,
+    sessions: AtomicU64,
+    per_identity: Mutex<HashMap<NodeId, u32>>,
+    joining: Arc<Semaphore>,
+}
+
 impl Server {
     pub fn new(parts: Parts) -> Arc<Server> {
         Arc::new(Server {
-            driver: parts.driver,
-            board: parts.board,
-            outbox: parts.outbox,
-            telemetry: parts.telemetry,
-            logs: parts.logs,
-            ca: parts.ca,
-            era: parts.era,
-            heartbeat_ms: parts.heartbeat_ms,
+            parts,
             build: env!("CARGO_PKG_VERSION"),
             sessions: AtomicU64::new(1),
             per_identity: Mutex::default(),
@@ -193,6 +179,7 @@ impl Server {
         let node =
             NodeId::new(format!("n-{}", short_suffix(random))).map_err(|e| busy(e.to_string()))?;
         let certificate = self
+            .parts
             .ca
             .sign_agent(&request.csr, &node)
             .map_err(|e| (REFUSE_PROTOCOL, format!("certificate request: {e}")))?;
@@ -204,12 +191,12 @@ impl Server {
             certificate: sha256(&certificate),
         };
         // The certificate leaves only after its fingerprint and the token's use are durable.
-        let answer = self.driver.ask(|request| Event::Join { request, join }).await;
+        let answer = self.parts.driver.ask(|request| Event::Join { request, join }).await;
         match answer {
             Ok(Answer::Joined { .. }) => Ok(JoinGrant {
                 node: node.to_string(),
                 certificate,
-                ca: self.ca.certificate().to_vec(),
+                ca: self.parts.ca.certificate().to_vec(),
             }),
             Ok(_) => Err((
                 REFUSE_TOKEN,

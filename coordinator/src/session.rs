@@ -72,7 +72,7 @@ impl SessionError {
 /// Runs a session of a certified agent to its end.
 pub async fn run(server: Arc<Server>, connection: Connection, agent: AgentCertificate) {
     let number = server.next_session();
-    let orders = server.outbox.open(number);
+    let orders = server.parts.outbox.open(number);
     let node = agent.node.clone();
     let result = serve(&server, &connection, agent, number, orders).await;
     let (code, text) = match &result {
@@ -83,9 +83,9 @@ pub async fn run(server: Arc<Server>, connection: Connection, agent: AgentCertif
         }
     };
     connection.close(code, &text);
-    server.outbox.forget(number);
+    server.parts.outbox.forget(number);
     // Fails only at shutdown, when sessions mean nothing any more.
-    let _ = server.driver.tell(Event::Disconnected { node, session: number }).await;
+    let _ = server.parts.driver.tell(Event::Disconnected { node, session: number }).await;
 }
 
 async fn serve(
@@ -119,8 +119,8 @@ async fn serve(
         minor,
         build: server.build.to_owned(),
         node: agent.node.to_string(),
-        era: server.era,
-        heartbeat_ms: server.heartbeat_ms,
+        era: server.parts.era,
+        heartbeat_ms: server.parts.heartbeat_ms,
     };
     sender.send(&welcome.to_frame()?).await?;
     tracing::info!(node = %agent.node, session = number, build = hello.build, "agent connected");
@@ -167,7 +167,8 @@ async fn greet(
         pushed_ms: None,
     };
     let node = agent.node.clone();
-    let answer = server.driver.ask(|request| Event::Connected { request, node, session }).await?;
+    let answer =
+        server.parts.driver.ask(|request| Event::Connected { request, node, session }).await?;
     let refuse = match answer {
         Answer::Rejected(Rejected::Clone { remote }) => Refuse {
             code: REFUSE_CLONE,
@@ -188,10 +189,10 @@ async fn greet(
 
 /// What is on disk of this node's logs, so that the agent goes on where it was.
 fn known_logs(server: &Server, agent: &AgentCertificate) -> Vec<LogAck> {
-    let Some(snapshot) = server.board.node(agent.node.as_str()) else { return Vec::new() };
+    let Some(snapshot) = server.parts.board.node(agent.node.as_str()) else { return Vec::new() };
     let mut acks = Vec::new();
     for gang in &snapshot.gangs {
-        for (member, file, offset) in server.logs.files(&gang.id, gang.epoch) {
+        for (member, file, offset) in server.parts.logs.files(&gang.id, gang.epoch) {
             if gang.members.get(&member).is_some_and(|m| m.node == agent.node) {
                 let key = MemberKey { gang: gang.id.clone(), epoch: gang.epoch, member };
                 acks.push(LogAck { key, file, offset });
@@ -262,18 +263,22 @@ async fn read_control(
         let node = agent.node.clone();
         match AgentMessage::from_frame(&frame)? {
             AgentMessage::Heartbeat(beat) => {
-                server.driver.tell(Event::Heard { node, session, held: beat.held }).await?;
+                server.parts.driver.tell(Event::Heard { node, session, held: beat.held }).await?;
                 let ack = HeartbeatAck { sequence: beat.sequence };
                 queue(control, CoordinatorMessage::HeartbeatAck(ack))?;
             }
             AgentMessage::Report(report) => {
                 let report = convert::report(report);
-                server.driver.tell(Event::Reported { node, session, report }).await?;
+                server.parts.driver.tell(Event::Reported { node, session, report }).await?;
             }
             AgentMessage::Inventory(wire) => {
                 let name = wire.name.clone();
                 let inventory = Box::new(convert::inventory(*wire));
-                server.driver.tell(Event::Inventory { node, session, inventory, name }).await?;
+                server
+                    .parts
+                    .driver
+                    .tell(Event::Inventory { node, session, inventory, name })
+                    .await?;
             }
             AgentMessage::RenewRequest(request) => {
                 let renewed = renew(server, agent, request).await?;
@@ -298,16 +303,17 @@ async fn renew(
     request: RenewRequest,
 ) -> Result<Renewed, SessionError> {
     let wrong = |e: anyhow::Error| SessionError::Certificate(e.to_string());
-    let certificate = server.ca.sign_agent(&request.csr, &agent.node).map_err(wrong)?;
+    let certificate = server.parts.ca.sign_agent(&request.csr, &agent.node).map_err(wrong)?;
     let fingerprint = gangline_common::tls::sha256(&certificate);
     let node = agent.node.clone();
     let answer = server
+        .parts
         .driver
         .ask(|request| Event::Renewed { request, node, certificate: fingerprint })
         .await?;
     match answer {
         Answer::Rejected(_) => Err(SessionError::Closed(CloseReason::Revoked)),
-        _ => Ok(Renewed { certificate, ca: server.ca.certificate().to_vec() }),
+        _ => Ok(Renewed { certificate, ca: server.parts.ca.certificate().to_vec() }),
     }
 }
 
@@ -354,17 +360,17 @@ async fn receive_data(
     };
     match stream.identify().await.map_err(of_transport)? {
         (StreamKind::Telemetry, stream) => {
-            server.telemetry.receive(&agent.node, stream).await.map_err(of_transport)
+            server.parts.telemetry.receive(&agent.node, stream).await.map_err(of_transport)
         }
         (StreamKind::Log, stream) => {
             // Identity comes from the certificate: only members placed on this node (A18).
             let assigned = |key: &MemberKey| {
-                server.board.gang(&key.gang).is_some_and(|gang| {
+                server.parts.board.gang(&key.gang).is_some_and(|gang| {
                     gang.epoch == key.epoch
                         && gang.members.get(&key.member).is_some_and(|m| m.node == agent.node)
                 })
             };
-            let result = server.logs.receive(stream, assigned, control).await;
+            let result = server.parts.logs.receive(stream, assigned, control).await;
             result.map_err(|error| match error {
                 crate::ingest::logs::LogError::Transport(error) => of_transport(error),
                 other => DataError::Broken(other.to_string()),
