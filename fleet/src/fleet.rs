@@ -79,7 +79,7 @@ impl Fleet {
     pub async fn start(binaries: Binaries, options: FleetOptions) -> anyhow::Result<Fleet> {
         let directory = tempfile::Builder::new().prefix("gl-").tempdir()?;
         let address = options.address.unwrap_or(IpAddr::from([127, 0, 0, 1]));
-        let (slot, ports) = slots::ports(&binaries.target).await?;
+        let (slot, ports) = slots::ports().await?;
         let mut fleet = Fleet {
             ports,
             _ports: slot,

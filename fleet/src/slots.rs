@@ -1,9 +1,8 @@
 //! Shares of one machine that parallel tests must not take twice: places for Ray gangs, and ranges
 //! of ports. Whatever runs the tests (threads of one process, or many processes), a lock file is
-//! the place.
+//! the place. The files lie in the system's temp directory, because checkouts share the ports.
 
 use std::fs::File;
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -20,22 +19,23 @@ pub struct Slot {
     _lock: File,
 }
 
-/// Waits for a place for a Ray gang; the locks are below the target directory.
-pub async fn heavy(target: &Path) -> anyhow::Result<Slot> {
-    any_of(target, "heavy", HEAVY).await
+/// Waits for a place for a Ray gang.
+pub async fn heavy() -> anyhow::Result<Slot> {
+    any_of("heavy", HEAVY).await
 }
 
 /// A range of ports that no other fleet uses, first and last.
-pub async fn ports(target: &Path) -> anyhow::Result<(Slot, (u16, u16))> {
-    let slot = any_of(target, "ports", RANGES).await?;
+pub async fn ports() -> anyhow::Result<(Slot, (u16, u16))> {
+    let slot = any_of("ports", RANGES).await?;
     let base = 20_000 + slot.number * PORTS_PER_RANGE;
     Ok((slot, (base, base + PORTS_PER_RANGE - 1)))
 }
 
-async fn any_of(target: &Path, what: &str, count: u16) -> anyhow::Result<Slot> {
+async fn any_of(what: &str, count: u16) -> anyhow::Result<Slot> {
+    let directory = std::env::temp_dir();
     loop {
         for number in 0..count {
-            let lock = File::create(target.join(format!("{what}-{number}.lock")))?;
+            let lock = File::create(directory.join(format!("gangline-{what}-{number}.lock")))?;
             if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 return Ok(Slot { number, _lock: lock });
             }

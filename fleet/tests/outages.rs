@@ -11,7 +11,7 @@ use support::{RAY, TestResult, logged_steps, ray_fleet, steps, training, wait_st
 #[tokio::test]
 async fn the_coordinator_is_killed_and_comes_back() -> TestResult {
     let mut fleet = ray_fleet().await?;
-    let slot = slots::heavy(&fleet.binaries.target).await?;
+    let slot = slots::heavy().await?;
     let api = fleet.api()?;
     let job = api.submit(&training("outage", 4, 95, 0.7)).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
@@ -35,7 +35,7 @@ async fn the_coordinator_is_killed_and_comes_back() -> TestResult {
 #[tokio::test]
 async fn an_agent_is_killed_and_adopts_what_runs() -> TestResult {
     let mut fleet = ray_fleet().await?;
-    let slot = slots::heavy(&fleet.binaries.target).await?;
+    let slot = slots::heavy().await?;
     let api = fleet.api()?;
     let job = api.submit(&training("adopt", 4, 40, 0.5)).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;

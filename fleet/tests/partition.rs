@@ -29,7 +29,7 @@ async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
     fleet.add_agent(AgentOptions::head("head").on(head)).await?;
     fleet.add_agent(AgentOptions::worker("a", 4).on(a)).await?;
     fleet.add_agent(AgentOptions::worker("b", 4).on(b)).await?;
-    let slot = slots::heavy(&fleet.binaries.target).await?;
+    let slot = slots::heavy().await?;
 
     let api = fleet.api()?;
     let job = api.submit(&training("cut", 4, 110, 0.6)).await?;

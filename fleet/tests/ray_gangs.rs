@@ -21,8 +21,7 @@ fn texts(value: &Value) -> Vec<String> {
 #[tokio::test]
 async fn two_gangs_share_two_nodes() -> TestResult {
     let fleet = ray_fleet().await?;
-    let _slots =
-        (slots::heavy(&fleet.binaries.target).await?, slots::heavy(&fleet.binaries.target).await?);
+    let _slots = (slots::heavy().await?, slots::heavy().await?);
     let api = fleet.api()?;
     let first = api.submit(&training("first", 2, 400, 0.5)).await?;
     let second = api.submit(&training("second", 2, 25, 0.2)).await?;
@@ -72,7 +71,7 @@ fn assert_driver_is_on_a_worker(job: &Value) -> TestResult {
 #[tokio::test]
 async fn a_raylet_dies() -> TestResult {
     let fleet = ray_fleet().await?;
-    let slot = slots::heavy(&fleet.binaries.target).await?;
+    let slot = slots::heavy().await?;
     let api = fleet.api()?;
     let job = api.submit(&training("raylet", 4, 400, 0.3)).await?;
     let running = api.wait_job(&job, &["RUNNING"], RAY).await?;
