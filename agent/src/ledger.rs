@@ -1,12 +1,15 @@
 //! The ledger: the agent's durable copy of its desired state and of what it started.
 //!
-//! One file, replaced as a whole: a magic text, then length and CRC-32 of the body, then rows of
-//! (tag, length, body). A ledger that does not read back exactly is never repaired and never
-//! taken for an empty one: an agent that forgot what it started could start it twice.
+//! Rows of (tag, length, body), written as a whole into one of two slots in turn. A ledger whose
+//! slots do not read back is never repaired and never taken for an empty one: an agent that forgot
+//! what it started could start it twice. One write back is harmless: what was started has its
+//! spool, and what was ordered is ordered again by a coordinator that finds an older state held.
 
-use std::fs;
+mod slots;
+
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberKey};
@@ -16,13 +19,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::assignment::{MemberRow, Seen};
 use crate::core::event::Durable;
-use crate::durable::{private_directory, replace_file};
+use crate::durable::private_directory;
 use crate::translate::{Assignments, core_refusal, gang_order, wire_order, wire_refusal};
-
-/// Names the file and its version.
-const MAGIC: &[u8; 8] = b"GLEDGER1";
-/// Largest ledger that is read, in bytes: far over every real one, far under memory.
-const LIMIT: u64 = 2 << 30;
+use slots::{Slots, SlotsError};
 
 /// The ledger cannot be used, or not be written.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +45,7 @@ pub enum LedgerError {
 #[derive(Debug)]
 pub struct Ledger {
     path: PathBuf,
+    slots: Mutex<Slots>,
 }
 
 /// What was in the file: empty on the first start.
@@ -64,12 +64,14 @@ impl Ledger {
             path: directory.clone(),
             source,
         })?;
-        let ledger = Ledger { path: directory.join("state") };
-        let content = match ledger.read()? {
+        let path = directory.join("state");
+        let (slots, body) = Slots::open(path.clone()).map_err(|error| explain(&path, error))?;
+        let content = match body {
             None => Content::default(),
-            Some(bytes) => parse(&bytes).map_err(|reason| ledger.damaged(reason))?,
+            Some(body) => parse(&body)
+                .map_err(|reason| LedgerError::Damaged { path: path.clone(), reason })?,
         };
-        Ok((ledger, content))
+        Ok((Ledger { path, slots: Mutex::new(slots) }, content))
     }
 
     pub fn path(&self) -> &Path {
@@ -79,30 +81,17 @@ impl Ledger {
     /// Makes `durable` and the assignments that it needs durable. Blocks for the disk.
     pub fn write(&self, durable: &Durable, assignments: &Assignments) -> Result<(), LedgerError> {
         let body = encode(durable, assignments)?;
-        let length = (body.len() as u64).to_be_bytes();
-        let checksum = crc32fast::hash(&body).to_be_bytes();
-        replace_file(&self.path, &[MAGIC, &length, &checksum, &body])
-            .map_err(|source| self.io("write", source))
+        // A write that panicked has not touched what says which slot is the newest.
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.write(&body).map_err(|error| explain(&self.path, error))
     }
+}
 
-    fn read(&self) -> Result<Option<Vec<u8>>, LedgerError> {
-        match fs::metadata(&self.path) {
-            Ok(metadata) if metadata.len() > LIMIT => {
-                return Err(self.damaged(format!("{} bytes are too many", metadata.len())));
-            }
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(self.io("read", source)),
-        }
-        fs::read(&self.path).map(Some).map_err(|source| self.io("read", source))
-    }
-
-    fn io(&self, what: &'static str, source: io::Error) -> LedgerError {
-        LedgerError::Io { what, path: self.path.clone(), source }
-    }
-
-    fn damaged(&self, reason: String) -> LedgerError {
-        LedgerError::Damaged { path: self.path.clone(), reason }
+fn explain(path: &Path, error: SlotsError) -> LedgerError {
+    let path = path.to_owned();
+    match error {
+        SlotsError::Io(what, source) => LedgerError::Io { what, path, source },
+        SlotsError::Damaged(reason) => LedgerError::Damaged { path, reason },
     }
 }
 
@@ -188,21 +177,8 @@ fn put<T: Serialize>(body: &mut Vec<u8>, tag: u8, row: &T) -> Result<(), WireErr
     Ok(())
 }
 
-fn parse(bytes: &[u8]) -> Result<Content, String> {
+fn parse(mut body: &[u8]) -> Result<Content, String> {
     let cut = || "it is cut off".to_owned();
-    let (magic, rest) = bytes.split_first_chunk::<8>().ok_or_else(cut)?;
-    if magic != MAGIC {
-        return Err("it does not begin as a ledger of this version does".to_owned());
-    }
-    let (length, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
-    let (checksum, mut body) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
-    let length = u64::from_be_bytes(*length);
-    if length != body.len() as u64 {
-        return Err(format!("its body has {} bytes instead of {length}", body.len()));
-    }
-    if u32::from_be_bytes(*checksum) != crc32fast::hash(body) {
-        return Err("its checksum is wrong".to_owned());
-    }
     let mut content = Content::default();
     while let Some((&tag, rest)) = body.split_first() {
         let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;

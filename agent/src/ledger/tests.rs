@@ -1,6 +1,7 @@
 //! The ledger gives back what was written, or refuses.
 
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,16 +89,49 @@ fn an_assignment_that_is_missing_is_not_written_around() {
     assert!(!ledger.path().exists());
 }
 
-#[test]
-fn every_cut_and_every_flipped_byte_is_refused_by_name() {
-    let directory = tempfile::tempdir().unwrap();
-    let (ledger, _) = Ledger::open(directory.path()).unwrap();
-    let written = content();
-    ledger.write(&written.durable, &written.assignments).unwrap();
-    let good = fs::read(ledger.path()).unwrap();
+/// A ledger that was written twice: what is in it before and after the second write.
+fn written_twice(directory: &Path) -> (Content, Content) {
+    let (ledger, _) = Ledger::open(directory).unwrap();
+    let before = Content::default();
+    ledger.write(&before.durable, &before.assignments).unwrap();
+    let after = content();
+    ledger.write(&after.durable, &after.assignments).unwrap();
+    (before, after)
+}
 
+#[test]
+fn a_write_that_was_torn_anywhere_leaves_the_state_before_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (before, after) = written_twice(directory.path());
+    let path = directory.path().join("ledger/state");
+    let good = fs::read(&path).unwrap();
+    assert_eq!(slots::newest(&path), (1, good.len() / 2));
+    let slot = good.len() / 2;
+    let end = good.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+    for at in slot..end {
+        let mut torn = good.clone();
+        torn[at..end].fill(0);
+        fs::write(&path, &torn).unwrap();
+        let (_, read) = Ledger::open(directory.path()).unwrap();
+        // A last byte that is zero may be missing without a difference.
+        assert!(read == before || torn == good, "torn at {}", at - slot);
+        let mut flipped = good.clone();
+        flipped[at] ^= 0x10;
+        fs::write(&path, &flipped).unwrap();
+        assert_eq!(Ledger::open(directory.path()).unwrap().1, before, "flipped at {}", at - slot);
+    }
+    fs::write(&path, &good).unwrap();
+    assert_eq!(Ledger::open(directory.path()).unwrap().1, after);
+}
+
+#[test]
+fn a_ledger_without_a_sound_slot_is_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    written_twice(directory.path());
+    let path = directory.path().join("ledger/state");
+    let good = fs::read(&path).unwrap();
     let refuse = |bytes: &[u8], what: &str| {
-        fs::write(ledger.path(), bytes).unwrap();
+        fs::write(&path, bytes).unwrap();
         match Ledger::open(directory.path()) {
             Err(error @ LedgerError::Damaged { .. }) => {
                 assert!(error.to_string().contains("ledger/state"), "{error}");
@@ -105,25 +139,44 @@ fn every_cut_and_every_flipped_byte_is_refused_by_name() {
             other => panic!("{what}: {other:?}"),
         }
     };
-    for length in 0..good.len() {
-        refuse(&good[..length], &format!("cut to {length}"));
-    }
-    for at in 0..good.len() {
+    let slot = good.len() / 2;
+    for at in 0..28 {
         let mut bytes = good.clone();
         bytes[at] ^= 0x10;
-        refuse(&bytes, &format!("flipped at {at}"));
+        bytes[slot + at] ^= 0x10;
+        refuse(&bytes, &format!("both flipped at {at}"));
     }
-    let mut longer = good.clone();
-    longer.push(0);
-    refuse(&longer, "longer");
+    for length in [0, 1, 4096, slot - 1, slot, slot + 1, good.len() - 1] {
+        refuse(&good[..length], &format!("cut to {length}"));
+    }
+    refuse(&vec![0; good.len()], "zeros");
+    refuse(&[good[..slot].to_vec(), good[..slot].to_vec()].concat(), "one slot twice");
+    refuse(&[good.clone(), vec![0]].concat(), "longer");
+}
+
+#[test]
+fn the_file_grows_and_the_last_write_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state");
+    let (mut file, none) = Slots::open(path.clone()).unwrap();
+    assert_eq!(none, None);
+    for round in 0..40_u8 {
+        // Up and down, across the limits of slots of 64, 128 and 256 KiB.
+        let body = vec![round; usize::from(round % 7) * 30_000];
+        file.write(&body).unwrap();
+        let (again, read) = Slots::open(path.clone()).unwrap();
+        assert_eq!(read.as_deref(), Some(body.as_slice()), "round {round}");
+        if round % 3 == 0 {
+            file = again;
+        }
+    }
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
 #[test]
 fn a_crash_before_the_rename_leaves_the_old_state() {
     let directory = tempfile::tempdir().unwrap();
-    let (ledger, _) = Ledger::open(directory.path()).unwrap();
-    let written = content();
-    ledger.write(&written.durable, &written.assignments).unwrap();
+    let (_, written) = written_twice(directory.path());
     fs::write(directory.path().join("ledger/state.new"), b"half a ledg").unwrap();
     let (ledger, read) = Ledger::open(directory.path()).unwrap();
     assert_eq!(read, written);
