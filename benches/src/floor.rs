@@ -12,7 +12,7 @@ use anyhow::Context;
 use gangline_common::ids::NodeId;
 use gangline_common::tls::{Identity, agent_config, key_and_request, server_config};
 use gangline_common::transport::{
-    Connection, Endpoint, FrameReceiver, FrameSender, StreamKind, close,
+    Connection, Endpoint, FrameReceiver, FrameSender, ResetKey, StreamKind, close,
 };
 use gangline_common::wire::frame::{Frame, HEADER_LENGTH, Kind};
 use gangline_coordinator::ca::Ca;
@@ -133,7 +133,7 @@ fn echo_peer(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let endpoint = Endpoint::server(LOOPBACK, tls)?;
+        let endpoint = Endpoint::server(LOOPBACK, tls, &ResetKey::derive(b"bench"))?;
         let address = endpoint.local_address().context("no address")?;
         if tell.send(address).is_err() {
             return Ok(());

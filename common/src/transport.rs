@@ -4,12 +4,14 @@
 //! Every stream begins with one stream-kind byte. Limits are those of section 9 of the design's
 //! reliability page: small before a peer is authenticated, raised afterwards.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{IdleTimeout, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
+use ring::hmac;
 use rustls::pki_types::CertificateDer;
 
 use crate::tls::SERVER_NAME;
@@ -24,6 +26,10 @@ const IDLE_TIMEOUT_MS: u32 = 30_000;
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// An address must answer within this when dialled.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Least time between two resets: a restart resets a thousand agents within a second, and a flood
+/// of foreign packets is not answered in kind.
+const RESET_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What a stream is for: its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +109,35 @@ fn transport_config(bidi: u32, uni: u32) -> quinn::TransportConfig {
     config
 }
 
+/// Lets a server that was started again tell its peers at once that it has forgotten their
+/// connections: the tokens by which they know such a reset are derived from it. Secret, and the
+/// same over restarts.
+#[derive(Clone, Copy)]
+pub struct ResetKey([u8; 32]);
+
+impl ResetKey {
+    /// Derives the key from a secret that the server keeps.
+    pub fn derive(secret: &[u8]) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let tag = hmac::sign(&key, b"gangline stateless reset");
+        let mut bytes = [0; 32];
+        bytes.copy_from_slice(tag.as_ref());
+        ResetKey(bytes)
+    }
+
+    fn endpoint_config(&self) -> quinn::EndpointConfig {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        let tag = hmac::sign(&key, b"connection ids");
+        // Only ids that carry this server's mark are answered with a reset.
+        let mark = tag.as_ref().iter().take(8).fold(0, |mark, byte| mark << 8 | u64::from(*byte));
+        let mut config = quinn::EndpointConfig::new(Arc::new(key));
+        config
+            .cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(mark)))
+            .min_reset_interval(RESET_INTERVAL);
+        config
+    }
+}
+
 /// A bound UDP socket that accepts or dials connections.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -111,8 +146,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The coordinator's end. Peers have one bidirectional stream until `raise_limits`.
-    pub fn server(address: SocketAddr, tls: rustls::ServerConfig) -> Result<Self, TransportError> {
+    /// The coordinator's end. Peers have one bidirectional stream until `raise_limits`. Must be
+    /// called inside a tokio runtime.
+    pub fn server(
+        address: SocketAddr,
+        tls: rustls::ServerConfig,
+        reset: &ResetKey,
+    ) -> Result<Self, TransportError> {
         let crypto =
             QuicServerConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
@@ -122,7 +162,11 @@ impl Endpoint {
             .max_incoming(1024)
             .incoming_buffer_size(64 << 10)
             .incoming_buffer_size_total(8 << 20);
-        let inner = quinn::Endpoint::server(config, address)
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let inner = UdpSocket::bind(address)
+            .and_then(|socket| {
+                quinn::Endpoint::new(reset.endpoint_config(), Some(config), socket, runtime)
+            })
             .map_err(|source| TransportError::Bind { address, source })?;
         Ok(Endpoint { inner, client: None })
     }

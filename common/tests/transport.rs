@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use certificates::{Authority, agent_params, expired, self_signed, server_params};
 use gangline_common::tls::{
@@ -17,7 +18,7 @@ use gangline_common::tls::{
     server_config,
 };
 use gangline_common::transport::{
-    Connection, Endpoint, FrameReceiver, FrameSender, StreamKind, TransportError, close,
+    Connection, Endpoint, FrameReceiver, FrameSender, ResetKey, StreamKind, TransportError, close,
 };
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
@@ -40,7 +41,12 @@ impl Site {
     }
 
     fn with(config: rustls::ServerConfig) -> Self {
-        let endpoint = Endpoint::server(LOOPBACK, config).expect("a free port");
+        Self::at(LOOPBACK, config, b"test")
+    }
+
+    fn at(address: SocketAddr, config: rustls::ServerConfig, secret: &[u8]) -> Self {
+        let reset = ResetKey::derive(secret);
+        let endpoint = Endpoint::server(address, config, &reset).expect("a free port");
         let address = endpoint.local_address().expect("a bound address");
         Site { endpoint, address }
     }
@@ -184,6 +190,43 @@ async fn a_close_carries_its_code_and_reason() {
     theirs.close(close::REVOKED, "certificate revoked");
     assert_eq!(ours.closed().await, (Some(close::REVOKED), "certificate revoked".to_owned()));
     assert!(matches!(ours.open_bi(StreamKind::Control).await, Err(TransportError::Closed(_))));
+}
+
+/// What a client learns of its connection when the server has died without a word and another one,
+/// which derives its resets from `secret`, answers at the same address.
+async fn after_a_crash(secret: &'static [u8]) -> Option<String> {
+    let authority = Authority::new();
+    let config =
+        || server_config(&authority.server(), &authority.certificate()).expect("a configuration");
+    let doomed = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (first, early) = (config(), &authority);
+    let site = doomed.spawn(async move { Site::with(first) }).await.unwrap();
+    let (address, endpoint) = (site.address, agent(&early.agent("n-1"), early));
+    let accepted = doomed.spawn(async move { (site.accept().await, site) });
+    let ours = endpoint.dial(address).await.expect("the agent is let in");
+    let held = accepted.await.unwrap();
+    // What serves the connection stops between two instructions, and the socket goes with it.
+    tokio::task::spawn_blocking(|| doomed.shutdown_timeout(Duration::from_secs(5))).await.unwrap();
+    drop(held);
+    let again = (0..200).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        drop(std::net::UdpSocket::bind(address).ok()?);
+        Some(Site::at(address, config(), secret))
+    });
+    let _again = again.expect("the address is free again");
+    let speak = async {
+        // Whatever is sent next is answered with the reset.
+        let _ = ours.open_bi(StreamKind::Control).await;
+        ours.closed().await.1
+    };
+    tokio::time::timeout(Duration::from_secs(3), speak).await.ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_started_again_says_so_at_once() {
+    let text = after_a_crash(b"test").await.expect("no reset came");
+    assert!(text.contains("reset"), "{text}");
+    assert_eq!(after_a_crash(b"another server's").await, None, "anybody can reset a connection");
 }
 
 #[tokio::test]

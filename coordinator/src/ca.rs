@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use gangline_common::ids::NodeId;
 use gangline_common::join_token::KeyPin;
 use gangline_common::tls::{AGENT_URI_PREFIX, Identity, SERVER_NAME, key_pin};
+use gangline_common::transport::ResetKey;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
     ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
@@ -60,6 +61,11 @@ impl Ca {
     /// What join tokens pin.
     pub fn pin(&self) -> anyhow::Result<KeyPin> {
         Ok(key_pin(&self.certificate)?)
+    }
+
+    /// By which agents believe a coordinator that it was started again.
+    pub fn reset_key(&self) -> ResetKey {
+        ResetKey::derive(self.issuer.key().serialized_der())
     }
 
     /// A fresh key and certificate for the QUIC server, with the CA in its chain for joiners.

@@ -59,7 +59,7 @@ impl Coordinator {
         let telemetry = Telemetry::default();
         let pin = ca.pin()?;
         let tls = server_config(&ca.server_identity()?, ca.certificate())?;
-        let endpoint = Endpoint::server(config.quic, tls)?;
+        let endpoint = Endpoint::server(config.quic, tls, &ca.reset_key())?;
         let quic = endpoint.local_address().context("QUIC address")?;
         let server = Server::new(Parts {
             driver: driver.handle.clone(),

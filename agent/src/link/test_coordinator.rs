@@ -7,7 +7,7 @@ use gangline_common::ids::NodeId;
 use gangline_common::join_token::JoinToken;
 use gangline_common::tls::{self, AGENT_URI_PREFIX, Fingerprint, Identity, SERVER_NAME};
 use gangline_common::transport::{
-    Connection, Endpoint, FrameReceiver, FrameSender, StreamKind, TransportError,
+    Connection, Endpoint, FrameReceiver, FrameSender, ResetKey, StreamKind, TransportError,
 };
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::{
@@ -45,7 +45,12 @@ impl TestCoordinator {
         let chain = vec![server.der().clone(), ca.clone()];
         let identity = Identity { chain, key_pkcs8: key.serialize_der() };
         let tls = tls::server_config(&identity, &ca).unwrap();
-        let endpoint = Endpoint::server(SocketAddr::from(([127, 0, 0, 1], 0)), tls).unwrap();
+        let endpoint = Endpoint::server(
+            SocketAddr::from(([127, 0, 0, 1], 0)),
+            tls,
+            &ResetKey::derive(b"test"),
+        )
+        .unwrap();
         TestCoordinator { endpoint, issuer, ca }
     }
 
