@@ -43,9 +43,9 @@ enum Command {
     Status(StatusArguments),
     /// Examine the node: what works, what does not, what cannot be seen.
     Doctor(Doctor),
-    /// The process that a member runs under.
+    /// The process that members' shims are forked from.
     #[command(hide = true)]
-    Shim { directory: PathBuf },
+    Nursery,
     /// File operations that may hang.
     #[command(hide = true)]
     Helper,
@@ -127,12 +127,10 @@ struct Doctor {
 }
 
 fn main() -> ExitCode {
-    // Members and helpers are started from here all the time: no flags, no threads, no runtime.
+    // The nursery and a helper have one thread and no runtime: what follows starts both.
     let mut words = std::env::args_os().skip(1);
     match (words.next(), words.next(), words.next()) {
-        (Some(word), Some(directory), None) if word == OsStr::new("shim") => {
-            return shim::main(Path::new(&directory));
-        }
+        (Some(word), None, None) if word == OsStr::new("nursery") => return shim::nursery::main(),
         (Some(word), None, None) if word == OsStr::new("helper") => {
             return supervisor::files::helper_main();
         }
@@ -143,7 +141,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => show_status(&arguments),
         Command::Doctor(arguments) => examine(&arguments),
         // Only reached with more words than they take.
-        Command::Shim { directory } => return shim::main(&directory),
+        Command::Nursery => return shim::nursery::main(),
         Command::Helper => return supervisor::files::helper_main(),
     };
     match outcome {

@@ -28,7 +28,7 @@ use crate::telemetry;
 /// The coordinator answers Hello within this.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first change is reported at once, those right after it together.
-const REPORT_PAUSE: Duration = Duration::from_millis(5);
+const REPORT_PAUSE: Duration = Duration::from_millis(1);
 /// How often it is checked whether a new certificate is due.
 const RENEWAL_CHECK: Duration = Duration::from_secs(1);
 /// Log offsets come before the first desired state. A coordinator that finds its state held sends

@@ -1,14 +1,16 @@
-//! `gangline-agent shim`: the small process that each member runs under.
+//! The shim: the small process that each member runs under.
 //!
 //! It is the parent of the member's main process and, as a subreaper, of everything that is
 //! orphaned below it. It outlives the agent, so that a restart of the agent disturbs no training,
 //! and it leaves only when no process of the member is left. It has one thread and no async
-//! runtime: its start is on the path between "submitted" and the first instruction of the job.
+//! runtime: its start is on the path between "submitted" and the first instruction of the job, which
+//! is why it is forked from a process that stands ready (`nursery`).
 //!
 //! The agent hands over the listening socket as fd 0, so it can connect before the shim is up.
 //! Files in the spool: reads `launch`; writes `shim.pid`, `output.log` and, at the end, `exit`.
 
 mod child;
+pub mod nursery;
 pub mod protocol;
 pub mod record;
 
@@ -52,7 +54,7 @@ pub fn main(directory: &Path) -> ExitCode {
         Ok(listener) => listener,
         Err(error) => {
             // Without a spool there is nowhere else to say it.
-            eprintln!("gangline-agent shim: {}: {error}", directory.display());
+            eprintln!("gangline-shim: {}: {error}", directory.display());
             return ExitCode::FAILURE;
         }
     };
@@ -69,7 +71,7 @@ pub fn main(directory: &Path) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gangline-agent shim: {EXIT_FILE}: {error}");
+            eprintln!("gangline-shim: {EXIT_FILE}: {error}");
             ExitCode::FAILURE
         }
     }
@@ -120,7 +122,14 @@ impl Shim {
     fn start(listener: UnixListener) -> Result<Self, String> {
         let own = std::process::id();
         let start_time = process::stat(own).map(|stat| stat.id.start_time).unwrap_or_default();
-        write_private(PID_FILE, format!("{own} {start_time}\n").as_bytes())
+        // A single write: what is read before it shows no line yet.
+        fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(PID_FILE)
+            .and_then(|mut file| file.write_all(format!("{own} {start_time}\n").as_bytes()))
             .map_err(|error| format!("{PID_FILE} cannot be written: {error}"))?;
         let signals =
             child::signals().map_err(|error| format!("no signals can be received: {error}"))?;
@@ -286,7 +295,7 @@ impl Shim {
         };
         if let Err(error) = sent {
             // The deadline and SIGKILL follow in any case.
-            eprintln!("gangline-agent shim: SIGTERM to {pid:?}: {error}");
+            eprintln!("gangline-shim: SIGTERM to {pid:?}: {error}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::supervisor::files::Operation;
+use crate::supervisor::files::{LogCopy, Operation};
 use crate::supervisor::process::ProcessId;
 
 /// Version of both forms.
@@ -29,6 +29,8 @@ pub struct Launch {
     /// What is done below the shared root before the main process starts.
     pub operations: Vec<Operation>,
     pub stop_signal: StopSignal,
+    /// Where the logs go at the end; nowhere without a job directory. The agent asks for it.
+    pub log_copy: Option<LogCopy>,
 }
 
 /// Who gets SIGTERM when a member is stopped.
@@ -51,6 +53,7 @@ impl Launch {
             run_as: None,
             operations: Vec::new(),
             stop_signal: StopSignal::Group,
+            log_copy: None,
         }
     }
 
@@ -90,7 +93,7 @@ pub enum How {
 pub enum RecordError {
     #[error("version {0} is not read by this build")]
     Version(u32),
-    #[error("malformed: {0}")]
+    #[error("unreadable: {0}")]
     Malformed(#[from] serde_json::Error),
 }
 
@@ -148,7 +151,7 @@ mod tests {
         );
         launch.run_as = Some((1000, 100));
         launch.operations = vec![Operation::MakeDirectory { path: "/nfs/j".into() }];
-        let json = r#"{"version":1,"argv":["python","a b.py"],"env":[["K","v=1\n"]],"cwd":"/work","run_as":[1000,100],"operations":[{"make_directory":{"path":"/nfs/j"}}],"stop_signal":"group"}"#;
+        let json = r#"{"version":1,"argv":["python","a b.py"],"env":[["K","v=1\n"]],"cwd":"/work","run_as":[1000,100],"operations":[{"make_directory":{"path":"/nfs/j"}}],"stop_signal":"group","log_copy":null}"#;
         assert_eq!(String::from_utf8(launch.to_json().unwrap()).unwrap(), json);
         assert!(Launch::from_json(json.as_bytes()).unwrap() == launch);
     }

@@ -6,7 +6,7 @@ use gangline_common::ids::{MemberId, PortBlock};
 use gangline_common::wire::v1::{Launcher, Refusal};
 
 use super::environment::{self, Environment};
-use super::files::Operation;
+use super::files::{LogCopy, Operation};
 use super::ports::{self, FixedPort};
 use super::{MemberPlan, SupervisorConfig};
 use crate::shim::record::{Launch, StopSignal};
@@ -84,11 +84,26 @@ pub fn build(
     let mut launch = Launch::new(argv, env.into_iter().collect(), working_directory(plan, places));
     launch.run_as = assignment.run_as;
     launch.operations = operations(plan)?;
+    launch.log_copy = log_copy(plan);
     launch.stop_signal = match assignment.launcher {
         Launcher::Ray => StopSignal::Process,
         Launcher::Command => StopSignal::Group,
     };
     Ok(launch)
+}
+
+/// Where the member's logs are kept at the end; nowhere without a job directory.
+fn log_copy(plan: &MemberPlan) -> Option<LogCopy> {
+    let assignment = &plan.assignment;
+    let directory = Path::new(assignment.job_directory.as_ref()?)
+        .join("logs")
+        .join(format!("attempt-{}", assignment.attempt));
+    let member = match plan.key.member {
+        MemberId::Rank(rank) => format!("rank-{rank}"),
+        // A head's node need not have the shared root, and its log says nothing of the job.
+        MemberId::Head => return None,
+    };
+    Some(LogCopy { directory, member, run_as: assignment.run_as })
 }
 
 fn working_directory(plan: &MemberPlan, places: &Places) -> PathBuf {

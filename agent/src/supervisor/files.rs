@@ -1,7 +1,7 @@
 //! File operations below the shared root, which may hang for as long as its server is away.
 //!
-//! They are carried out either by the shim, before it starts a member, or by a short-lived
-//! `gangline-agent helper` that the agent can give up on. Nothing that exists is ever overwritten:
+//! They are carried out either by the shim, before it starts a member, or by a short-lived helper
+//! process that the agent can give up on. Nothing that exists is ever overwritten:
 //! a file appears under its name by a hard link, complete or not at all.
 
 use std::fmt;
@@ -9,11 +9,17 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::births::Nursery;
+use super::process;
 
 /// Largest request that a helper reads, in bytes.
 const REQUEST_BYTES: u64 = 16 << 20;
@@ -169,8 +175,11 @@ fn become_user(uid: u32, gid: u32) -> Result<(), FilesError> {
     }
 }
 
-/// The `gangline-agent helper` child: reads one [`Request`] as JSON from stdin, carries it out,
-/// and exits 0, or 1 with one line of text on stdout.
+/// The answer of a helper that has done everything; any other is an error.
+const DONE: &str = "done";
+
+/// The helper: reads one [`Request`] as JSON from stdin, carries it out, answers on stdout with one
+/// line of text, and exits 0 or 1.
 pub fn helper_main() -> ExitCode {
     // The files are for people to read; what must stay private is never written here.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -182,7 +191,10 @@ pub fn helper_main() -> ExitCode {
         opened.into_iter().try_for_each(carry_out)
     });
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            let _ = writeln!(io::stdout(), "{DONE}");
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             // Nobody reads the answer any more when this fails; the exit code still tells.
             let _ = writeln!(io::stdout(), "{error}");
@@ -197,9 +209,9 @@ fn read_request() -> Result<Request, FilesError> {
     serde_json::from_slice(&text).map_err(|error| FilesError::Helper(error.into()))
 }
 
-/// Carries `request` out in a helper child and gives up on it after `timeout`.
+/// Carries `request` out in a helper and gives up on it after `timeout`.
 pub async fn run_helper(
-    agent_binary: &Path,
+    nursery: &Arc<Nursery>,
     request: &Request,
     timeout: Duration,
 ) -> Result<(), FilesError> {
@@ -207,33 +219,36 @@ pub async fn run_helper(
         return Ok(());
     }
     let body = serde_json::to_vec(request).map_err(|error| FilesError::Helper(error.into()))?;
-    let mut child = tokio::process::Command::new(agent_binary)
-        .arg("helper")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(FilesError::Helper)?;
-    let exchange = async {
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(&body).await?;
-        }
-        let mut answer = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            stdout.take(ANSWER_BYTES).read_to_string(&mut answer).await?;
-        }
-        Ok((child.wait().await?, answer))
-    };
-    match tokio::time::timeout(timeout, exchange).await {
-        Ok(Ok((status, _))) if status.success() => Ok(()),
-        Ok(Ok((status, answer))) if answer.is_empty() => {
-            Err(FilesError::Reported(format!("the file helper ended with {status}")))
-        }
-        Ok(Ok((_, answer))) => Err(FilesError::Reported(answer.trim_end().to_owned())),
+    let (ours, theirs) = UnixStream::pair().map_err(FilesError::Helper)?;
+    let nursery = Arc::clone(nursery);
+    let birth = tokio::task::spawn_blocking(move || {
+        let theirs = theirs.into_std()?;
+        theirs.set_nonblocking(false)?;
+        nursery.helper(theirs)
+    });
+    let born = birth.await.map_err(|error| FilesError::Helper(io::Error::other(error)))?;
+    let helper = born.map_err(FilesError::Helper)?;
+    match tokio::time::timeout(timeout, exchange(ours, &body)).await {
+        Ok(Ok(answer)) => match answer.trim_end() {
+            DONE => Ok(()),
+            "" => Err(FilesError::Reported("the file helper ended without an answer".to_owned())),
+            error => Err(FilesError::Reported(error.to_owned())),
+        },
         Ok(Err(error)) => Err(FilesError::Helper(error)),
-        Err(_) => Err(FilesError::TimedOut(timeout, first_target(&request.operations))),
+        Err(_) => {
+            // Without an effect on one that hangs in a file system; it ends when that comes back.
+            let _ = helper.map(|helper| process::send(helper, Signal::KILL));
+            Err(FilesError::TimedOut(timeout, first_target(&request.operations)))
+        }
     }
+}
+
+async fn exchange(mut stream: UnixStream, body: &[u8]) -> io::Result<String> {
+    stream.write_all(body).await?;
+    stream.shutdown().await?;
+    let mut answer = String::new();
+    stream.take(ANSWER_BYTES).read_to_string(&mut answer).await?;
+    Ok(answer)
 }
 
 fn first_target(operations: &[Operation]) -> PathBuf {
@@ -263,7 +278,7 @@ impl fmt::Display for LogCopy {
 /// Copies `logs` (log file name of the agent, path) into the job's directory. The one log of a
 /// Ray driver becomes `driver.log`; of several, each keeps the name of its operation.
 pub async fn copy_logs(
-    agent_binary: &Path,
+    nursery: &Arc<Nursery>,
     copy: &LogCopy,
     logs: &[(String, PathBuf)],
     timeout: Duration,
@@ -282,7 +297,7 @@ pub async fn copy_logs(
         let to = copy.directory.join(format!("{name}.log"));
         operations.push(Operation::CopyNew { from: from.clone(), to });
     }
-    run_helper(agent_binary, &Request { run_as: copy.run_as, operations }, timeout).await
+    run_helper(nursery, &Request { run_as: copy.run_as, operations }, timeout).await
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! The life of one member, as one task: from the probe of its ports to the evidence of its end.
 
-use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,10 +7,10 @@ use std::time::Duration;
 use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
 use gangline_common::wire::v1::{Ended, EndedHow, Launcher, MemberState, Refusal};
 use rustix::process::Signal;
-use tokio::process::Child;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::births::Nursery;
 use super::command::{self, HostFacts};
 use super::orphans;
 use super::ports;
@@ -35,13 +33,14 @@ const QUIET_PAUSE: Duration = Duration::from_millis(250);
 /// How long a shim that cannot be reached may outstay its deadline before it is killed: it sweeps
 /// for at most a minute.
 const SHIM_OVERTIME: Duration = Duration::from_secs(75);
-/// How long an ended shim may take to be reaped.
-const REAP_LIMIT: Duration = Duration::from_secs(5);
+/// How long an ended shim may take to be gone.
+const GONE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the task of one member owns.
 pub struct Member {
     pub plan: MemberPlan,
     pub config: Arc<SupervisorConfig>,
+    pub nursery: Arc<Nursery>,
     pub spool: Arc<Spool>,
     pub events: mpsc::Sender<SupervisorEvent>,
     pub stop: watch::Receiver<Option<StopOrder>>,
@@ -86,12 +85,13 @@ impl Member {
     pub fn new(
         plan: MemberPlan,
         config: Arc<SupervisorConfig>,
+        nursery: Arc<Nursery>,
         events: mpsc::Sender<SupervisorEvent>,
         stop: watch::Receiver<Option<StopOrder>>,
         over: Arc<AtomicBool>,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
-        Member { plan, config, spool, events, stop, over, progress: Progress::default() }
+        Member { plan, config, nursery, spool, events, stop, over, progress: Progress::default() }
     }
 
     /// Starts the member, or takes it over when it was started before.
@@ -99,13 +99,12 @@ impl Member {
         if self.spool.exists() {
             return self.adopt().await;
         }
-        let (plan, config, spool) =
-            (self.plan.clone(), Arc::clone(&self.config), Arc::clone(&self.spool));
-        match blocking(move || prepare(&plan, &config, &spool)).await {
-            Ok(child) => {
-                let shim = child.id().and_then(process::stat).map(|stat| stat.id);
+        let (plan, config) = (self.plan.clone(), Arc::clone(&self.config));
+        let (nursery, spool) = (Arc::clone(&self.nursery), Arc::clone(&self.spool));
+        match blocking(move || prepare(&plan, &config, &nursery, &spool)).await {
+            Ok(shim) => {
                 let end = self.supervise(shim).await;
-                self.finish(end, Some(child)).await;
+                self.finish(end).await;
             }
             Err(refusal) => {
                 let spool = Arc::clone(&self.spool);
@@ -124,7 +123,7 @@ impl Member {
             Some(record) => End::Recorded(record),
             None => self.supervise(self.spool.shim()).await,
         };
-        self.finish(end, None).await;
+        self.finish(end).await;
     }
 
     async fn say(&self, state: MemberState) {
@@ -271,7 +270,7 @@ impl Member {
     }
 
     /// Makes sure that nothing is left, keeps the logs, and reports the end.
-    async fn finish(mut self, end: End, child: Option<Child>) {
+    async fn finish(mut self, end: End) {
         self.progress.ray = None;
         let by_shim = matches!(end, End::Recorded(_));
         let record = match end {
@@ -279,11 +278,13 @@ impl Member {
             End::Vanished => ExitRecord::failed(self.vanished_reason()),
             End::Hung => ExitRecord::failed(self.hung_reason()),
         };
-        if let Some(mut child) = child {
-            match tokio::time::timeout(REAP_LIMIT, child.wait()).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::warn!(key = %self.plan.key, %error, "reaping the shim"),
-                Err(_) => tracing::warn!(key = %self.plan.key, "the ended shim does not go away"),
+        if let Some(shim) = self.spool.shim() {
+            match blocking(move || process::wait(shim, GONE_LIMIT)).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::warn!(key = %self.plan.key, "the ended shim does not go away")
+                }
+                Err(error) => tracing::warn!(key = %self.plan.key, %error, "waiting for the shim"),
             }
         }
         if record.survivors.iter().any(|&id| process::lives(id)) {
@@ -291,7 +292,11 @@ impl Member {
             tracing::error!(key = %self.plan.key, survivors = ?record.survivors, "unkillable processes");
             self.say_stopping().await;
         }
-        let swept = self.sweep_orphans(by_shim, &record.survivors).await;
+        let swept = match by_shim && record.survivors.is_empty() {
+            // A subreaper that has no child left has no descendant left.
+            true => 0,
+            false => self.sweep_orphans(&record.survivors).await,
+        };
         let spool = Arc::clone(&self.spool);
         let key = self.plan.key.clone();
         let last_output = blocking(move || {
@@ -322,11 +327,10 @@ impl Member {
         .await;
     }
 
-    /// The shim has swept its descendants; this finds what is left when it could not. Returns only
-    /// when nothing of the member runs.
-    async fn sweep_orphans(&mut self, swept: bool, survivors: &[ProcessId]) -> u32 {
-        let mut sweep =
-            orphans::Sweep::new(&self.plan.key, &self.spool.places.temp, swept, survivors);
+    /// Finds what is left when the shim could not sweep it. Returns only when nothing of the member
+    /// runs.
+    async fn sweep_orphans(&mut self, survivors: &[ProcessId]) -> u32 {
+        let mut sweep = orphans::Sweep::new(&self.plan.key, &self.spool.places.temp, survivors);
         loop {
             let (back, clean) = blocking(move || {
                 let clean = sweep.round();
@@ -393,8 +397,14 @@ async fn quiet(plan: &MemberPlan, main: Option<ProcessId>, ray: Option<&RayWatch
     }
 }
 
-/// Everything before the shim runs on its own: decide, probe, write, spawn.
-fn prepare(plan: &MemberPlan, config: &SupervisorConfig, spool: &Spool) -> Result<Child, Refusal> {
+/// Everything before the shim runs on its own: decide, probe, write, fork. The shim is known by
+/// its file only when its birth was not seen.
+fn prepare(
+    plan: &MemberPlan,
+    config: &SupervisorConfig,
+    nursery: &Nursery,
+    spool: &Spool,
+) -> Result<Option<ProcessId>, Refusal> {
     let impossible = |what: &str, error: std::io::Error| Refusal::Impossible {
         reason: format!("{what}: {error}"),
     };
@@ -409,7 +419,11 @@ fn prepare(plan: &MemberPlan, config: &SupervisorConfig, spool: &Spool) -> Resul
     }
     probe::ports_free(probed(plan))?;
     spool.create(plan, &launch).map_err(|error| impossible("the spool cannot be made", error))?;
-    spawn_shim(plan, config, spool).map_err(|error| impossible("the shim cannot be run", error))
+    let listener = shim_link::listen(&spool.directory)
+        .map_err(|error| impossible("the shim's socket cannot be made", error))?;
+    nursery
+        .shim(&spool.directory, &plan.key.mark(), listener)
+        .map_err(|error| impossible("the shim cannot be run", error))
 }
 
 /// Ray binds any port of its block; a command rank only those that are named to it.
@@ -442,28 +456,6 @@ fn home_of(uid: u32) -> Option<String> {
             _ => None,
         }
     })
-}
-
-fn spawn_shim(
-    plan: &MemberPlan,
-    config: &SupervisorConfig,
-    spool: &Spool,
-) -> std::io::Result<Child> {
-    let listener = shim_link::listen(&spool.directory)?;
-    // After an upgrade the file may be gone while this process still runs from it.
-    let own = Path::new("/proc/self/exe");
-    let program = if config.agent_binary.exists() { &config.agent_binary } else { own };
-    tokio::process::Command::new(program)
-        .arg("shim")
-        .arg(&spool.directory)
-        .env_clear()
-        // Marks the shim, and a child of it that has not come as far as its own environment.
-        .env(MARK_VARIABLE, plan.key.mark())
-        .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(false)
-        .spawn()
 }
 
 /// Runs `work` where it may block. A panic in it is a defect and is passed on.

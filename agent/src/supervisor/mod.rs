@@ -3,6 +3,7 @@
 //! Each member has one task here and one shim process (`crate::shim`), which outlives the agent.
 //! Orders come in by methods that return at once; what happened goes out as events.
 
+mod births;
 mod command;
 #[cfg(test)]
 mod command_tests;
@@ -35,6 +36,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::births::Nursery;
 use self::member::Member;
 use self::release::Archive;
 use self::spool::Spool;
@@ -48,7 +50,7 @@ pub struct SupervisorConfig {
     pub state_dir: PathBuf,
     /// Parent of the members' temp dirs; short, because Ray puts sockets below it.
     pub temp_root: PathBuf,
-    /// The program that `shim` and `helper` children run.
+    /// The agent's own program: shims and helpers are processes of it.
     pub agent_binary: PathBuf,
     /// Interpreter whose directory also has `ray`.
     pub python: PathBuf,
@@ -123,15 +125,17 @@ pub struct Supervisor {
     config: Arc<SupervisorConfig>,
     events: mpsc::Sender<SupervisorEvent>,
     members: BTreeMap<MemberKey, Handle>,
+    nursery: Arc<Nursery>,
     archive: Archive,
 }
 
 impl Supervisor {
     /// Must be called inside a tokio runtime: it takes up log copies of an earlier agent.
     pub fn new(config: SupervisorConfig, events: mpsc::Sender<SupervisorEvent>) -> Self {
-        let archive = Archive::new(&config);
+        let nursery = Arc::new(Nursery::new(config.agent_binary.clone()));
+        let archive = Archive::new(&config, Arc::clone(&nursery));
         archive.resume();
-        Supervisor { config: Arc::new(config), events, members: BTreeMap::new(), archive }
+        Supervisor { config: Arc::new(config), events, members: BTreeMap::new(), nursery, archive }
     }
 
     /// Starts a member; a member that is known or was started before is left as it is.
@@ -156,6 +160,7 @@ impl Supervisor {
         let member = Member::new(
             plan,
             Arc::clone(&self.config),
+            Arc::clone(&self.nursery),
             self.events.clone(),
             stop_receiver,
             Arc::clone(&over),

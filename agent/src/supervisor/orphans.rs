@@ -12,8 +12,8 @@ use rustix::process::Signal;
 
 use super::process::{self, ProcessId};
 
-/// Rounds in a row that must find nothing when no shim vouches for it: a process that is just
-/// executing a new program shows no environment for a moment.
+/// Rounds in a row that must find nothing: a process that is just executing a new program shows no
+/// environment for a moment.
 const CLEAN_ROUNDS: u32 = 2;
 /// After this long, what is left counts as unkillable and is only looked at now and then.
 const STUBBORN: Duration = Duration::from_secs(60);
@@ -25,30 +25,25 @@ pub struct Sweep {
     /// Processes that the shim could not kill: known by name, whatever they look like.
     survivors: Vec<ProcessId>,
     killed: BTreeSet<ProcessId>,
-    /// A shim has seen its last descendant go: one look at the marks confirms it.
-    swept: bool,
     /// Rounds in a row that found nothing.
     clean: u32,
     since: Instant,
 }
 
 impl Sweep {
-    /// `swept`: the member's shim has seen its last descendant go.
-    pub fn new(key: &MemberKey, temp: &Path, swept: bool, survivors: &[ProcessId]) -> Self {
+    pub fn new(key: &MemberKey, temp: &Path, survivors: &[ProcessId]) -> Self {
         // `/proc` shows real paths.
         let temp = temp.canonicalize().unwrap_or_else(|_| temp.to_owned());
         let survivors = survivors.to_vec();
         let (killed, clean) = (BTreeSet::new(), 0);
-        Sweep { mark: key.mark(), temp, survivors, killed, swept, clean, since: Instant::now() }
+        Sweep { mark: key.mark(), temp, survivors, killed, clean, since: Instant::now() }
     }
 
     /// Kills everything that is found; true when nothing is left for sure. Blocks while `/proc` is
     /// read.
     pub fn round(&mut self) -> bool {
         let mut found = process::with_environment(MARK_VARIABLE, &self.mark);
-        if !self.swept {
-            found.extend(process::with_open_files_below(&self.temp));
-        }
+        found.extend(process::with_open_files_below(&self.temp));
         found.extend(self.survivors.iter().copied().filter(|&id| process::lives(id)));
         for &id in &found {
             match process::send(id, Signal::KILL) {
@@ -62,7 +57,7 @@ impl Sweep {
             }
         }
         self.clean = if found.is_empty() { self.clean + 1 } else { 0 };
-        self.clean >= if self.swept { 1 } else { CLEAN_ROUNDS }
+        self.clean >= CLEAN_ROUNDS
     }
 
     /// Processes that were killed so far.

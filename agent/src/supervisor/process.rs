@@ -7,8 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -110,22 +113,40 @@ pub fn with_open_files_below(directory: &Path) -> BTreeSet<ProcessId> {
 
 /// Sends `signal` to the very process `id`; false when it is gone, so that nobody was signalled.
 pub fn send(id: ProcessId, signal: Signal) -> Result<bool, Errno> {
-    let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else {
-        return Ok(false);
-    };
-    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => pidfd,
-        Err(Errno::SRCH) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    // From here on the pidfd stands for one process; is it the one that was meant?
-    if stat(id.pid).is_none_or(|stat| stat.id != id) {
-        return Ok(false);
-    }
+    let Some(pidfd) = open(id)? else { return Ok(false) };
     match pidfd_send_signal(&pidfd, signal) {
         Ok(()) => Ok(true),
         Err(Errno::SRCH) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// A pidfd of the very process `id`; `None` when it is gone. It is readable once the process ends.
+pub fn open(id: ProcessId) -> Result<Option<OwnedFd>, Errno> {
+    let Some(pid) = i32::try_from(id.pid).ok().and_then(Pid::from_raw) else {
+        return Ok(None);
+    };
+    let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(Errno::SRCH) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    // From here on the pidfd stands for one process; is it the one that was meant?
+    Ok(stat(id.pid).is_some_and(|stat| stat.id == id).then_some(pidfd))
+}
+
+/// Waits until the process has ended, for `limit` at most; false when it lives on. Blocks.
+pub fn wait(id: ProcessId, limit: Duration) -> Result<bool, Errno> {
+    let Some(pidfd) = open(id)? else { return Ok(true) };
+    let until = Instant::now() + limit;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&left)) {
+            Ok(ended) => return Ok(ended > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -242,7 +263,10 @@ mod tests {
         let earlier = ProcessId { start_time: id.start_time - 1, ..id };
         assert!(!send(earlier, Signal::KILL).unwrap());
         assert!(child.try_wait().unwrap().is_none(), "the wrong process was killed");
+        assert!(!wait(id, Duration::ZERO).unwrap());
         assert!(send(id, Signal::KILL).unwrap());
+        // A zombie has ended.
+        assert!(wait(id, Duration::from_secs(60)).unwrap());
         assert!(!child.wait().unwrap().success());
         assert!(!send(id, Signal::KILL).unwrap());
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use super::births::Nursery;
 use super::{SupervisorConfig, SupervisorError, files, spool};
 
 /// How long the copy of one member's logs may take.
@@ -21,15 +22,15 @@ const COPIES: usize = 2;
 #[derive(Clone)]
 pub struct Archive {
     directory: PathBuf,
-    agent_binary: PathBuf,
+    nursery: Arc<Nursery>,
     slots: Arc<Semaphore>,
 }
 
 impl Archive {
-    pub fn new(config: &SupervisorConfig) -> Self {
+    pub fn new(config: &SupervisorConfig, nursery: Arc<Nursery>) -> Self {
         Archive {
             directory: config.state_dir.join("released"),
-            agent_binary: config.agent_binary.clone(),
+            nursery,
             slots: Arc::new(Semaphore::new(COPIES)),
         }
     }
@@ -65,11 +66,11 @@ impl Archive {
     async fn finish(self, spool: PathBuf) {
         // The semaphore is never closed, so the only outcome is a slot.
         let Ok(_slot) = self.slots.acquire().await else { return };
-        let copied = match spool::read_meta(&spool).map(|meta| meta.log_copy) {
+        let copied = match spool::log_copy(&spool) {
             Ok(Some(copy)) => {
                 let logs = spool::spooled_logs(&spool);
                 let logs: Vec<_> = logs.into_iter().filter(|(_, path)| path.exists()).collect();
-                files::copy_logs(&self.agent_binary, &copy, &logs, COPY_TIMEOUT)
+                files::copy_logs(&self.nursery, &copy, &logs, COPY_TIMEOUT)
                     .await
                     .map_err(|error| format!("{copy}: {error}"))
             }

@@ -8,17 +8,15 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use gangline_common::ids::{MemberId, MemberKey};
-use serde::{Deserialize, Serialize};
+use gangline_common::ids::MemberKey;
 
 use super::command::Places;
 use super::files::{LogCopy, open_regular};
 use super::process::ProcessId;
 use super::{MemberPlan, SupervisorConfig};
-use crate::shim::record::{ExitRecord, Launch};
+use crate::shim::record::{ExitRecord, Launch, RecordError};
 use crate::shim::{EXIT_FILE, LAUNCH_FILE, OUTPUT_FILE, PID_FILE};
 
-const META_FILE: &str = "meta";
 const TOKEN_FILE: &str = "auth_token";
 /// Most logs of Ray drivers that are kept per member.
 const MAX_DRIVER_LOGS: usize = 64;
@@ -27,15 +25,6 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// Bounds of what a report carries of an output.
 const LAST_LINES: usize = 20;
 const LAST_BYTES: usize = 4 << 10;
-
-/// What the spool says about itself when the assignment is long gone.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Meta {
-    version: u32,
-    pub mark: String,
-    /// Where the logs go at the end; absent without a job directory.
-    pub log_copy: Option<LogCopy>,
-}
 
 #[derive(Debug, Clone)]
 pub struct Spool {
@@ -70,8 +59,6 @@ impl Spool {
         }
         private_directory().create(&self.directory)?;
         self.create_temp(plan.assignment.run_as)?;
-        let meta = Meta { version: 1, mark: plan.key.mark(), log_copy: log_copy(plan) };
-        write_private(&self.directory.join(META_FILE), &serde_json::to_vec(&meta)?)?;
         if !plan.assignment.auth_token.0.is_empty() {
             write_private(&self.places.token, plan.assignment.auth_token.0.as_bytes())?;
             own(&self.places.token, plan.assignment.run_as)?;
@@ -108,7 +95,7 @@ impl Spool {
     /// The shim, as it named itself when it started.
     pub fn shim(&self) -> Option<ProcessId> {
         let text = fs::read_to_string(self.directory.join(PID_FILE)).ok()?;
-        let (pid, start_time) = text.trim().split_once(' ')?;
+        let (pid, start_time) = text.strip_suffix('\n')?.split_once(' ')?;
         Some(ProcessId { pid: pid.parse().ok()?, start_time: start_time.parse().ok()? })
     }
 
@@ -182,9 +169,10 @@ impl Spool {
     }
 }
 
-/// What a released spool says about its logs.
-pub fn read_meta(directory: &Path) -> io::Result<Meta> {
-    Ok(serde_json::from_slice(&fs::read(directory.join(META_FILE))?)?)
+/// Where the logs of a released spool go: it is asked when the assignment is long gone.
+pub fn log_copy(directory: &Path) -> Result<Option<LogCopy>, RecordError> {
+    let bytes = fs::read(directory.join(LAUNCH_FILE)).map_err(serde_json::Error::io)?;
+    Ok(Launch::from_json(&bytes)?.log_copy)
 }
 
 /// Every log in a spool, by log file name.
@@ -192,19 +180,6 @@ pub fn spooled_logs(directory: &Path) -> Vec<(String, PathBuf)> {
     let mut logs = vec![("output".to_owned(), directory.join(OUTPUT_FILE))];
     logs.extend(logs_in(directory, "driver-"));
     logs
-}
-
-fn log_copy(plan: &MemberPlan) -> Option<LogCopy> {
-    let assignment = &plan.assignment;
-    let directory = Path::new(assignment.job_directory.as_ref()?)
-        .join("logs")
-        .join(format!("attempt-{}", assignment.attempt));
-    let member = match plan.key.member {
-        MemberId::Rank(rank) => format!("rank-{rank}"),
-        // A head's node need not have the shared root, and its log says nothing of the job.
-        MemberId::Head => return None,
-    };
-    Some(LogCopy { directory, member, run_as: assignment.run_as })
 }
 
 fn logs_in(directory: &Path, prefix: &str) -> Vec<(String, PathBuf)> {
