@@ -232,6 +232,31 @@ async fn a_shim_that_dies_under_a_running_agent_is_an_end_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_dead_nursery_is_replaced_and_its_members_go_on() {
+    let mut bench = Bench::new();
+    let first = command(["sh", "-c", "echo ready; sleep 1000"]);
+    let first_key = first.key.clone();
+    bench.supervisor.start(first);
+    bench.output_has(&first_key, "ready").await;
+    let shim = bench.shim(&first_key);
+    assert!(marked(&first_key).contains(&shim), "a shim has its member's mark as well");
+    let nursery = process::stat(process::stat(shim.pid).unwrap().parent).unwrap().id;
+    assert_ne!(nursery.pid, std::process::id());
+    assert!(process::send(nursery, Signal::KILL).unwrap());
+    until(|| !process::lives(nursery)).await;
+
+    let second = command(["sh", "-c", "exit 5"]);
+    let second_key = second.key.clone();
+    bench.supervisor.start(second);
+    assert_eq!(bench.ended(&second_key).await.how, EndedHow::Exited { code: 5 });
+    bench.release(&second_key).await.unwrap();
+    assert!(process::lives(shim));
+    bench.supervisor.stop(&first_key, Duration::ZERO);
+    assert!(bench.ended(&first_key).await.asked);
+    bench.release(&first_key).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_was_never_started_is_reported_as_such() {
     let mut bench = Bench::new();
     let plan = command(["true"]);

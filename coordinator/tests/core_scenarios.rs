@@ -2,6 +2,8 @@
 
 mod support;
 
+use gangline_common::ids::PortBlock;
+use gangline_coordinator::core::QUARANTINE_MS;
 use gangline_coordinator::core::effect::{Answer, Rejected};
 use gangline_coordinator::core::event::EntrypointFact;
 use gangline_coordinator::core::gang::{EndHow, GangState, Phase};
@@ -173,6 +175,36 @@ fn a_busy_port_costs_no_attempt() {
                 || first.members[id].node.as_str() != "n-a"
         );
     }
+}
+
+#[test]
+fn a_job_that_waits_for_a_quarantined_block_starts_when_it_is_free_again() {
+    let mut fleet = Fleet::new();
+    let mut only = support::inventory("a", 4, false);
+    // Room for a single block.
+    only.ports = PortBlock { base: 20_000, size: 256 };
+    fleet.add_node_with("a", only);
+    fleet.submit("j1", &COMMAND.replace("nnodes: 2", "nnodes: 1"));
+    fleet.deliver("a");
+    for phase in fleet.agents.get_mut("a").unwrap().members.values_mut() {
+        let reason = "port taken".to_owned();
+        *phase = ended(EndHow::Refused { reason, busy_port: Some(20_000) }, false);
+    }
+    fleet.report("a");
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Pending);
+    assert!(fleet.job("j1").reason.contains("no free port block"), "{}", fleet.job("j1").reason);
+    // Contact goes on meanwhile; nothing else happens that could wake the queue.
+    for _ in 0..QUARANTINE_MS / 2000 - 2 {
+        fleet.wait_ms(2000);
+        fleet.heartbeat("a");
+    }
+    assert_eq!(fleet.state("j1"), JobState::Pending);
+    for _ in 0..4 {
+        fleet.wait_ms(2000);
+        fleet.heartbeat("a");
+    }
+    assert_eq!(fleet.state("j1"), JobState::Starting);
 }
 
 #[test]

@@ -175,7 +175,10 @@ impl Core {
         self.expire_leases(now, out);
         self.expire_starts(now, out);
         self.settle_stopping(now, out);
+        let quarantined = self.quarantine.len();
         self.quarantine.retain(|quarantine| quarantine.until_ms > now.boot_ms);
+        // Nobody reports that a block is free again; a job may wait for nothing else.
+        self.want_schedule |= self.quarantine.len() < quarantined;
         let old: Vec<_> = self
             .idempotency
             .iter()

@@ -111,6 +111,10 @@ impl Fleet {
 
     /// A node with this many GPUs joins, connects and shows its inventory.
     pub fn add_node(&mut self, name: &str, gpus: u32, head: bool) {
+        self.add_node_with(name, inventory(name, gpus, head));
+    }
+
+    pub fn add_node_with(&mut self, name: &str, inventory: Inventory) {
         let number = self.number();
         let id = NodeId::new(format!("n-{name}")).unwrap();
         let certificate = [number as u8; 32];
@@ -136,7 +140,7 @@ impl Fleet {
         self.agents.insert(name.to_owned(), agent);
         self.connect(name);
         let (id, session) = self.session(name).unwrap();
-        let inventory = Box::new(inventory(name, gpus, head));
+        let inventory = Box::new(inventory);
         self.step(Event::Inventory { node: id, session, inventory, name: name.to_owned() });
     }
 
@@ -345,7 +349,7 @@ impl ModelAgent {
     }
 }
 
-fn inventory(name: &str, gpus: u32, head: bool) -> Inventory {
+pub fn inventory(name: &str, gpus: u32, head: bool) -> Inventory {
     Inventory {
         hostname: name.to_owned(),
         agent_version: "test".into(),
