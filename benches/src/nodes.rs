@@ -92,7 +92,7 @@ impl Nodes {
             created_by: "admin".to_owned(),
             created: self.now,
         };
-        self.step(Event::CreateJoinToken { request: 0, record });
+        self.step(Event::CreateJoinToken { request: 0, record, actor: alice() });
         let join = Join {
             token_id: token,
             secret_sha256: [7; 32],
@@ -126,11 +126,7 @@ impl Nodes {
             job: JobId::new(format!("j-{}-{number}", short_suffix(number)))?,
             gang: GangId::new(format!("g-{}-{number}", short_suffix(number)))?,
             token_seed,
-            principal: Principal {
-                user: "alice".to_owned(),
-                project: "rl".to_owned(),
-                role: Role::Member,
-            },
+            principal: alice(),
             idempotency: None,
             request: self.request.clone(),
         };
@@ -233,4 +229,8 @@ fn inventory(name: &str, number: u64) -> Inventory {
         versions: Vec::new(),
         doctor: Vec::new(),
     }
+}
+
+fn alice() -> Principal {
+    Principal { user: "alice".to_owned(), project: "rl".to_owned(), role: Role::Member, from: None }
 }

@@ -7,7 +7,7 @@ use gangline_common::ids::{GangId, JobId, NodeId};
 use tokio::sync::watch;
 
 use crate::core::Core;
-use crate::core::credential::{ApiTokenRecord, Principal};
+use crate::core::credential::{ApiTokenRecord, JoinTokenRecord};
 use crate::core::effect::{Effects, Seen, Write};
 use crate::core::gang::Gang;
 use crate::core::job::{Attempt, Job};
@@ -43,9 +43,11 @@ struct Inner {
     gangs: BTreeMap<GangId, Arc<Gang>>,
     live_gangs: BTreeMap<GangId, Arc<Gang>>,
     nodes: BTreeMap<NodeId, Arc<Node>>,
-    /// Hash of each token by its name: a token made again under a name replaces the old one.
-    tokens: HashMap<String, [u8; 32]>,
-    principals: HashMap<[u8; 32], Principal>,
+    /// By name: a token made again under a name replaces the old one.
+    tokens: BTreeMap<String, ApiTokenRecord>,
+    /// Name of a token by its hash.
+    token_names: HashMap<[u8; 32], String>,
+    join_tokens: BTreeMap<String, JoinTokenRecord>,
 }
 
 impl Inner {
@@ -67,10 +69,14 @@ impl Inner {
             }
             Write::Node(node) => self.take_node(node),
             Write::ApiToken(token) => self.take_token(token),
-            Write::JoinToken(_)
-            | Write::ForgetJoinToken { .. }
-            | Write::Idempotency(_)
-            | Write::ForgetIdempotency { .. } => {}
+            Write::ForgetApiToken { name } => self.drop_token(name),
+            Write::JoinToken(token) => {
+                self.join_tokens.insert(token.id.clone(), token.clone());
+            }
+            Write::ForgetJoinToken { id } => {
+                self.join_tokens.remove(id);
+            }
+            Write::Idempotency(_) | Write::ForgetIdempotency { .. } | Write::Audit(_) => {}
         }
     }
 
@@ -92,15 +98,15 @@ impl Inner {
     }
 
     fn take_token(&mut self, token: &ApiTokenRecord) {
-        if let Some(old) = self.tokens.insert(token.name.clone(), token.sha256) {
-            self.principals.remove(&old);
+        self.drop_token(&token.name);
+        self.token_names.insert(token.sha256, token.name.clone());
+        self.tokens.insert(token.name.clone(), token.clone());
+    }
+
+    fn drop_token(&mut self, name: &str) {
+        if let Some(old) = self.tokens.remove(name) {
+            self.token_names.remove(&old.sha256);
         }
-        let principal = Principal {
-            user: token.user.clone(),
-            project: token.project.clone(),
-            role: token.role,
-        };
-        self.principals.insert(token.sha256, principal);
     }
 }
 
@@ -113,6 +119,8 @@ impl Board {
         let gangs = core.gangs().cloned().map(Write::Gang);
         let nodes = core.nodes().cloned().map(Write::Node);
         let tokens = core.api_tokens().cloned().map(Write::ApiToken);
+        let join_tokens = core.join_tokens().cloned().map(Write::JoinToken);
+        let tokens = tokens.chain(join_tokens);
         for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
             inner.take(&write);
         }
@@ -196,9 +204,16 @@ impl Board {
         Some(snapshot(&inner, node))
     }
 
-    /// Who a token stands for, by the SHA-256 of its text.
-    pub fn principal(&self, token_sha256: &[u8; 32]) -> Option<Principal> {
-        self.read().principals.get(token_sha256).cloned()
+    /// A token of the API by the SHA-256 of its text.
+    pub fn token(&self, sha256: &[u8; 32]) -> Option<ApiTokenRecord> {
+        let inner = self.read();
+        inner.token_names.get(sha256).and_then(|name| inner.tokens.get(name)).cloned()
+    }
+
+    /// Every token, by name and by id.
+    pub fn tokens(&self) -> (Vec<ApiTokenRecord>, Vec<JoinTokenRecord>) {
+        let inner = self.read();
+        (inner.tokens.values().cloned().collect(), inner.join_tokens.values().cloned().collect())
     }
 
     /// Counts up at every change.

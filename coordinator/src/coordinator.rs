@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::api::{self, ApiState};
 use crate::ca::{Ca, write_new};
 use crate::config::Config;
-use crate::core::credential::{ApiTokenRecord, Role};
+use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
 use crate::ingest::logs::Logs;
@@ -51,6 +51,7 @@ impl Coordinator {
         let ca = Ca::open(&ca_directory, life)?;
         let (era, cluster) = (store.meta.era, store.meta.cluster.clone());
         let outbox = Outbox::default();
+        let audit = store.audit_log();
         let driver = driver::start(store, outbox.clone())?;
         let admin_token = config.state_dir.join("admin.token");
         ensure_admin(&driver.handle, &admin_token).await?;
@@ -90,6 +91,7 @@ impl Coordinator {
             version: env!("CARGO_PKG_VERSION"),
             cluster,
             started: Timestamp::now(),
+            audit,
         };
         let router = api::router(Arc::new(state));
         tokio::spawn(async move {
@@ -136,8 +138,15 @@ async fn ensure_admin(driver: &DriverHandle, path: &std::path::Path) -> anyhow::
         user: "admin".to_owned(),
         project: "default".to_owned(),
         role: Role::Admin,
+        expires_wall_ms: None,
         created: Timestamp::now(),
     };
-    driver.ask(|request| Event::CreateApiToken { request, record }).await?;
+    let actor = Principal {
+        user: "gangline".to_owned(),
+        project: "default".to_owned(),
+        role: Role::Admin,
+        from: None,
+    };
+    driver.ask(|request| Event::CreateApiToken { request, record, actor }).await?;
     write_new(path, token.as_bytes(), 0o600)
 }

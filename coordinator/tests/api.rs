@@ -3,7 +3,7 @@
 mod fixture;
 
 use axum::http::Method;
-use fixture::{ADMIN, ALICE, BOB, Fixture, SPEC, ended};
+use fixture::{ADMIN, ALICE, BOB, CAROL, DAVE, Fixture, SPEC, ended};
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::join_token::JoinToken;
 use gangline_coordinator::api::auth::{Access, Action};
@@ -22,7 +22,7 @@ async fn every_route_asks_who_it_is() {
     let routes = route_list();
     assert!(routes.len() >= 15, "the table lost routes");
     for (method, template, access) in routes {
-        let path = template.replace("{id}", &job);
+        let path = template.replace("{id}", &job).replace("{name}", "no-such-token");
         let ask = async |token: &str| {
             let request = fixture.request(method.clone(), &path, token).body("{}");
             request.send().await.unwrap().status().as_u16()
@@ -34,8 +34,16 @@ async fn every_route_asks_who_it_is() {
                 assert_eq!(ask("").await, 401, "{what} without a token");
                 // The eleventh wrong token of a minute gets the other refusal.
                 assert!(matches!(ask("gla_wrong").await, 401 | 429), "{what} with a wrong token");
-                if matches!(action, Action::RevokeNode | Action::CreateToken) {
+                if matches!(action, Action::RevokeNode | Action::ManageTokens) {
                     assert_eq!(ask(ALICE).await, 403, "{what} as a member");
+                    assert_eq!(ask(DAVE).await, 403, "{what} as an operator");
+                }
+                if action == Action::ReadAudit {
+                    assert_eq!(ask(ALICE).await, 403, "{what} as a member");
+                    assert_eq!(ask(DAVE).await, 200, "{what} as an operator");
+                }
+                if matches!(action, Action::SubmitJob | Action::StopJob) {
+                    assert_eq!(ask(CAROL).await, 403, "{what} as a viewer");
                 }
                 if template.contains("/jobs/{id}") {
                     assert_eq!(ask(BOB).await, 404, "{what} as a member of another project");
@@ -593,6 +601,121 @@ async fn tokens_are_made_by_admins_and_work() {
 }
 
 // ---------------------------------------------------------------- the document
+
+#[tokio::test]
+async fn each_role_may_what_it_is_for() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    let of_bob = fixture.submit(BOB, SPEC).await;
+    // A viewer sees its project, and nothing of another.
+    assert_eq!(fixture.get("/api/v1/jobs", CAROL).await["jobs"].as_array().unwrap().len(), 1);
+    assert_eq!(fixture.get(&format!("/api/v1/jobs/{job}"), CAROL).await["id"], job.as_str());
+    let hidden = fixture.problem(Method::GET, &format!("/api/v1/jobs/{of_bob}"), CAROL).await;
+    assert_eq!(hidden["code"], "E0306");
+    let stop = format!("/api/v1/jobs/{job}/stop");
+    assert_eq!(fixture.problem(Method::POST, &stop, CAROL).await["code"], "E0302");
+    // An operator sees and stops anybody's, and submits only to its own project.
+    assert_eq!(fixture.get("/api/v1/jobs", DAVE).await["jobs"].as_array().unwrap().len(), 2);
+    let answer = fixture.request(Method::POST, &stop, DAVE).send().await.unwrap();
+    assert_eq!(answer.status(), 202);
+    let spec = SPEC.replace("name:", "project: rlhf\nname:");
+    assert!(spec.contains("project: rlhf"), "{spec}");
+    let request = fixture.request(Method::POST, "/api/v1/jobs", DAVE).body(spec);
+    let request = request.header("content-type", "application/yaml");
+    assert_eq!(request.send().await.unwrap().status(), 403);
+}
+
+#[tokio::test]
+async fn a_token_is_listed_expires_and_is_deleted() {
+    let fixture = Fixture::start().await;
+    let make = async |body: Value| {
+        let request = fixture.request(Method::POST, "/api/v1/tokens", ADMIN).json(&body);
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), 201, "{body}");
+        response.json::<Value>().await.unwrap()
+    };
+    let api = |name: &str, ttl_s: Option<u64>| {
+        json!({"kind": "api", "name": name, "user": "eve", "project": "rlhf", "role": "viewer",
+            "ttl_s": ttl_s})
+    };
+    let short = make(api("short", Some(1))).await;
+    let long = make(api("long", Some(3600))).await;
+    let join = make(json!({"kind": "join", "uses": 2})).await;
+    let token = |made: &Value| made["token"].as_str().unwrap().to_owned();
+    let who = fixture.get("/api/v1/whoami", &token(&long)).await;
+    assert_eq!(who, json!({"user": "eve", "project": "rlhf", "role": "viewer"}));
+
+    let listed = fixture.get("/api/v1/tokens", ADMIN).await;
+    let text = listed.to_string();
+    for made in [&short, &long, &join] {
+        assert!(!text.contains(&token(made)), "a token is shown again");
+    }
+    let row = |key: &str, value: &str| {
+        let rows = listed["tokens"].as_array().unwrap();
+        rows.iter().find(|row| row[key] == value).cloned().unwrap_or_default()
+    };
+    assert_eq!(row("name", "long")["role"], "viewer");
+    assert!(row("name", "long")["expires"].is_string());
+    assert!(row("name", "alice")["expires"].is_null());
+    assert_eq!(row("id", join["id"].as_str().unwrap())["uses_left"], 2);
+
+    // A15 for people: an expired token says so, and lets nobody in.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let expired = loop {
+        let answer = fixture.request(Method::GET, "/api/v1/whoami", &token(&short)).send().await;
+        let answer = answer.unwrap();
+        if answer.status() != 200 {
+            break answer.json::<Value>().await.unwrap();
+        }
+        assert!(std::time::Instant::now() < deadline, "it never expires");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    };
+    assert_eq!(expired["status"], 401);
+    assert!(expired["detail"].as_str().unwrap().contains("expired"), "{expired}");
+
+    for name in ["long", join["id"].as_str().unwrap()] {
+        let path = format!("/api/v1/tokens/{name}");
+        let gone = fixture.request(Method::DELETE, &path, ADMIN).send().await.unwrap();
+        assert_eq!(gone.status(), 204, "{name}");
+        assert_eq!(fixture.problem(Method::DELETE, &path, ADMIN).await["code"], "E0322");
+    }
+    assert_eq!(fixture.problem(Method::GET, "/api/v1/whoami", &token(&long)).await["status"], 401);
+    let last = fixture.problem(Method::DELETE, "/api/v1/tokens/root", ADMIN).await;
+    assert_eq!(last["code"], "E0323");
+    let problem = fixture
+        .request(Method::POST, "/api/v1/tokens", ADMIN)
+        .json(&api("never", Some(0)))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(problem.status(), 422);
+}
+
+#[tokio::test]
+async fn a47_what_is_done_is_in_the_audit_log_and_its_chain_holds() {
+    let fixture = Fixture::start().await;
+    let before = fixture.get("/api/v1/audit", ADMIN).await["entries"][0]["sequence"].clone();
+    let job = fixture.submit(ALICE, SPEC).await;
+    let stop = fixture.request(Method::POST, &format!("/api/v1/jobs/{job}/stop"), DAVE);
+    let stop = stop.json(&json!({"reason": "needs the GPUs"}));
+    assert_eq!(stop.send().await.unwrap().status(), 202);
+    let page = fixture.get("/api/v1/audit?page_size=2", ADMIN).await;
+    let entries = page["entries"].as_array().unwrap();
+    let told = |at: usize, key: &str| entries[at][key].as_str().unwrap().to_owned();
+    assert_eq!((told(0, "actor"), told(0, "action")), ("dave".into(), "job.stop".into()));
+    assert_eq!(told(0, "detail"), "needs the GPUs");
+    assert_eq!((told(1, "actor"), told(1, "action")), ("alice".into(), "job.submit".into()));
+    assert_eq!((told(1, "object"), told(1, "source")), (format!("job {job}"), "127.0.0.1".into()));
+    assert_eq!(page["next_before"], entries[1]["sequence"]);
+    let older = fixture.get(&format!("/api/v1/audit?before={}", page["next_before"]), ADMIN).await;
+    assert_eq!(older["entries"][0]["sequence"], before);
+    assert!(older["next_before"].is_null());
+
+    let verdict = fixture.get("/api/v1/audit/verify", ADMIN).await;
+    assert_eq!((&verdict["intact"], &verdict["broken"]), (&json!(true), &Value::Null));
+    assert_eq!(verdict["entries"], entries[0]["sequence"]);
+    assert_eq!(verdict["hash"], entries[0]["hash"]);
+}
 
 #[tokio::test]
 async fn the_document_is_served_and_lists_every_route() {

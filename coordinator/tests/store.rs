@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gangline_coordinator::core::audit::{AuditEntry, AuditHead};
 use gangline_coordinator::core::effect::Write;
 use gangline_coordinator::core::job::Job;
 use gangline_coordinator::store::{Meta, STORE_VERSION, Store, StoreError, record};
@@ -376,4 +377,44 @@ fn the_flipped_bit_of_the_newest_commit_gives_the_commit_before() {
     // A clean close commits once more without a change of the rows: nothing can be lost.
     let clean = flipped(&sample.clean);
     assert!(clean.is_err() || same(&clean.unwrap(), &sample.rows));
+}
+
+fn audit_entries(count: u64) -> Vec<AuditEntry> {
+    let mut head = AuditHead::default();
+    (1..=count)
+        .map(|sequence| {
+            let entry = AuditEntry { sequence, previous: head.hash, ..values::audit() };
+            head = head.follow(&entry).unwrap();
+            entry
+        })
+        .collect()
+}
+
+#[test]
+fn a47_the_audit_log_survives_and_shows_an_edit() {
+    let place = Place::new();
+    let mut store = Store::open(&place.path, false, "test").unwrap();
+    let entries = audit_entries(2500);
+    assert_eq!(store.audit_log().verify().0.sequence, 0);
+    store.commit(&entries.iter().cloned().map(Write::Audit).collect::<Vec<_>>()).unwrap();
+    drop(store);
+
+    let mut store = place.open().unwrap();
+    // Only the end is loaded: what the next entry has to follow.
+    let loaded: Vec<Write> = store.load().unwrap();
+    assert_eq!(loaded, [Write::Audit(entries.last().unwrap().clone())]);
+    let log = store.audit_log();
+    let (head, broken) = log.verify();
+    assert_eq!((head.sequence, broken), (2500, None));
+    assert_eq!(head.hash, entries.last().unwrap().hash());
+    let page = log.page(1001, 3).unwrap();
+    assert_eq!(page.iter().map(|entry| entry.sequence).collect::<Vec<_>>(), [1000, 999, 998]);
+    assert_eq!(log.page(u64::MAX, 5000).unwrap().len(), 2500);
+    assert_eq!(log.page(1, 10).unwrap(), []);
+
+    let edited = AuditEntry { actor: "mallory".to_owned(), ..entries[1200].clone() };
+    store.commit(&[Write::Audit(edited)]).unwrap();
+    let (head, broken) = log.verify();
+    assert_eq!(head.sequence, 1201);
+    assert!(broken.as_ref().unwrap().starts_with("entry 1202: "), "{broken:?}");
 }

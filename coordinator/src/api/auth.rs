@@ -10,13 +10,14 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use gangline_common::time::Timestamp;
 use gangline_common::tls::sha256;
 
 use super::error::{
     ApiError, BAD_HOST, FORBIDDEN, TOKEN_IN_QUERY, TOO_MANY_FAILURES, UNAUTHENTICATED, no_such_job,
 };
 use crate::board::Board;
-use crate::core::credential::{Principal, Role};
+use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::job::Job;
 
 /// What a request wants to do.
@@ -28,7 +29,8 @@ pub enum Action {
     StopJob,
     ReadNodes,
     RevokeNode,
-    CreateToken,
+    ManageTokens,
+    ReadAudit,
 }
 
 /// What the action is done to.
@@ -58,16 +60,24 @@ pub enum Denied {
 /// Why not.
 pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> Result<(), Denied> {
     use Action::*;
-    if principal.role == Role::Admin {
+    let role = principal.role;
+    if role == Role::Admin {
         return Ok(());
     }
-    match (action, object) {
-        (WhoAmI | ReadNodes, Object::Any | Object::Fleet) => Ok(()),
-        (ReadJobs | SubmitJob | StopJob, Object::Any) => Ok(()),
-        (SubmitJob, Object::Project(project)) if *project == principal.project => Ok(()),
-        (ReadJobs | StopJob, Object::Job(job)) if job.project == principal.project => Ok(()),
-        (ReadJobs | StopJob, Object::Job(_)) => Err(Denied::Hidden),
-        _ => Err(Denied::Forbidden),
+    // What a role may do to anything at all.
+    let able = match action {
+        WhoAmI | ReadJobs | ReadNodes => true,
+        SubmitJob | StopJob => role >= Role::Member,
+        ReadAudit => role >= Role::Operator,
+        RevokeNode | ManageTokens => false,
+    };
+    let everybodys = role >= Role::Operator && matches!(action, ReadJobs | StopJob);
+    match object {
+        // Nothing is said of what the role cannot see.
+        Object::Job(job) if job.project != principal.project && !everybodys => Err(Denied::Hidden),
+        Object::Project(project) if *project != principal.project => Err(Denied::Forbidden),
+        Object::Any | Object::Fleet | Object::Project(_) | Object::Job(_) if able => Ok(()),
+        Object::Any | Object::Fleet | Object::Project(_) | Object::Job(_) => Err(Denied::Forbidden),
     }
 }
 
@@ -126,8 +136,14 @@ fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Princip
             .hint("send `Authorization: Bearer <token>`; an administrator makes tokens"));
     };
     let hash = sha256(token.as_bytes());
-    if let Some(principal) = gate.board.principal(&hash) {
-        return Ok(principal);
+    if let Some(token) = gate.board.token(&hash) {
+        if token.expires_wall_ms.is_some_and(|expires| Timestamp::now().wall_ms >= expires) {
+            let detail = format!("the token `{}` has expired", token.name);
+            return Err(ApiError::new(UNAUTHENTICATED, detail)
+                .hint("ask an administrator for a new one, then `gangline login`"));
+        }
+        let ApiTokenRecord { user, project, role, .. } = token;
+        return Ok(Principal { user, project, role, from: Some(address) });
     }
     // A right token is never locked out: whoever guesses must not be able to shut others out.
     if gate.failures.note(address, Instant::now()) {
@@ -329,12 +345,13 @@ mod tests {
 
     #[test]
     fn roles_are_denied_by_default() {
-        let member = Principal { user: "u".into(), project: "p".into(), role: Role::Member };
+        let member =
+            Principal { user: "u".into(), project: "p".into(), role: Role::Member, from: None };
         let own = Object::Project("p");
         assert_eq!(authorize(&member, Action::SubmitJob, &own), Ok(()));
         let other = Object::Project("q");
         assert_eq!(authorize(&member, Action::SubmitJob, &other), Err(Denied::Forbidden));
-        for action in [Action::RevokeNode, Action::CreateToken] {
+        for action in [Action::RevokeNode, Action::ManageTokens] {
             for object in [Object::Any, Object::Fleet, own] {
                 assert_eq!(authorize(&member, action, &object), Err(Denied::Forbidden));
             }

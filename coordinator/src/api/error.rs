@@ -45,6 +45,8 @@ kinds! {
     ALREADY_ENDED = "E0314", CONFLICT, "The job has already ended";
     TOO_MANY_STREAMS = "E0315", SERVICE_UNAVAILABLE, "Too many streams";
     SHUTTING_DOWN = "E0316", SERVICE_UNAVAILABLE, "The coordinator is shutting down";
+    NO_SUCH_TOKEN = "E0322", NOT_FOUND, "No such token";
+    LAST_ADMIN = "E0323", CONFLICT, "The last administrator's token";
     NO_SUCH_ROUTE = "E0317", NOT_FOUND, "No such address";
     BAD_METHOD = "E0318", METHOD_NOT_ALLOWED, "This address does not take that method";
     BAD_MEDIA_TYPE = "E0319", UNSUPPORTED_MEDIA_TYPE, "The body is of a type that is not read";

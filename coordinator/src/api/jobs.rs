@@ -184,6 +184,8 @@ fn refused(shared: &Shared, principal: &Principal, rejected: Rejected) -> ApiErr
         Rejected::NoSuchJob => no_such_job(),
         other @ (Rejected::JobExists { .. }
         | Rejected::NoSuchNode
+        | Rejected::NoSuchToken
+        | Rejected::LastAdmin
         | Rejected::BadJoinToken
         | Rejected::Revoked
         | Rejected::Clone { .. }) => unexpected(&Answer::Rejected(other)),

@@ -1,6 +1,7 @@
 //! The HTTP API: one table of routes, one gate before each of them, and the OpenAPI document that
 //! is generated from the same handlers. The contract is `coordinator/openapi.json`.
 
+mod audit;
 pub mod auth;
 pub mod error;
 mod jobs;
@@ -31,12 +32,14 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use crate::board::Board;
+use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::node::Reachability;
 use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::request::PathRules;
+use crate::store::AuditLog;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
 use error::{
     ApiError, BAD_BODY, BAD_METHOD, BAD_PARAMETER, NO_SUCH_ROUTE, SLOW_BODY, TOO_LARGE, quoted,
@@ -56,6 +59,7 @@ pub struct ApiState {
     pub cluster: String,
     /// When this process began to serve.
     pub started: Timestamp,
+    pub audit: AuditLog,
 }
 
 /// What handlers share.
@@ -95,7 +99,10 @@ fn table() -> Vec<Route> {
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
-        needs(CreateToken, routes!(tokens::create_token)),
+        needs(ManageTokens, routes!(tokens::create_token, tokens::list_tokens)),
+        needs(ManageTokens, routes!(tokens::delete_token)),
+        needs(ReadAudit, routes!(audit::list_audit)),
+        needs(ReadAudit, routes!(audit::verify_audit)),
     ]
 }
 
@@ -105,7 +112,8 @@ pub fn route_list() -> Vec<(Method, String, Access)> {
     for route in table() {
         let (_, paths, _) = route.handler;
         for (path, item) in paths.paths {
-            let methods = [(item.get, Method::GET), (item.post, Method::POST)];
+            let methods =
+                [(item.get, Method::GET), (item.post, Method::POST), (item.delete, Method::DELETE)];
             let used = methods.into_iter().filter_map(|(used, method)| used.map(|_| method));
             list.extend(used.map(|method| (method, path.clone(), route.access)));
         }
@@ -238,7 +246,7 @@ async fn openapi(State(shared): App) -> impl IntoResponse {
 struct WhoAmI {
     user: String,
     project: String,
-    /// `member` or `admin`.
+    /// `viewer`, `member`, `operator` or `admin`.
     role: &'static str,
 }
 
@@ -247,8 +255,8 @@ struct WhoAmI {
     responses((status = 200, body = WhoAmI), (status = 401, response = error::Problem)))]
 async fn whoami(Caller(principal): Caller) -> Result<Json<WhoAmI>, ApiError> {
     authorize(&principal, Action::WhoAmI, &Object::Fleet)?;
-    let role = tokens::role_word(principal.role);
-    Ok(Json(WhoAmI { user: principal.user, project: principal.project, role }))
+    let Principal { user, project, role, .. } = principal;
+    Ok(Json(WhoAmI { user, project, role: role.word() }))
 }
 
 /// The query of a request; an unknown or malformed parameter is a problem of the API.

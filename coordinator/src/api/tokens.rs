@@ -14,17 +14,19 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_BODY, Problem, quoted};
+use super::error::{ApiError, BAD_BODY, LAST_ADMIN, NO_SUCH_TOKEN, Problem, quoted};
 use super::jobs::unexpected;
-use super::{App, Shared, read_json};
+use super::{App, Selector, Shared, read_json};
 use crate::core::credential::{ApiTokenRecord, JoinTokenRecord, Principal, Role};
-use crate::core::effect::Answer;
+use crate::core::effect::{Answer, Rejected};
 use crate::core::event::Event;
 
 /// Most agents that one join token lets in.
 const MAX_USES: u32 = 10_000;
 /// Life of a join token, in seconds.
 const TTL_S: std::ops::RangeInclusive<u64> = 1..=30 * 24 * 3600;
+/// Life of a token of the API, in seconds: up to ten years.
+const API_TTL_S: std::ops::RangeInclusive<u64> = 1..=10 * 365 * 24 * 3600;
 
 /// What kind of token to make.
 #[derive(Deserialize, ToSchema)]
@@ -43,7 +45,15 @@ pub(super) enum TokenRequest {
         pool: Option<String>,
     },
     /// Lets a user use this API. A token of the same name is replaced.
-    Api { name: String, user: String, project: String, role: RoleWord },
+    Api {
+        name: String,
+        user: String,
+        project: String,
+        role: RoleWord,
+        /// Its life in seconds, 1 to 315360000; it stays without it.
+        #[serde(default)]
+        ttl_s: Option<u64>,
+    },
 }
 
 fn one() -> u32 {
@@ -58,17 +68,24 @@ fn hour() -> u64 {
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RoleWord {
+    /// A look at the jobs of its own project, and at the nodes.
+    Viewer,
     /// The jobs of its own project, and a look at the nodes.
     Member,
+    /// Everybody's jobs and the audit log as well; submits to its own project.
+    Operator,
     /// Everything.
     Admin,
 }
 
-/// The word of a role.
-pub(super) fn role_word(role: Role) -> &'static str {
-    match role {
-        Role::Member => "member",
-        Role::Admin => "admin",
+impl From<RoleWord> for Role {
+    fn from(word: RoleWord) -> Self {
+        match word {
+            RoleWord::Viewer => Role::Viewer,
+            RoleWord::Member => Role::Member,
+            RoleWord::Operator => Role::Operator,
+            RoleWord::Admin => Role::Admin,
+        }
     }
 }
 
@@ -91,7 +108,7 @@ pub(super) async fn create_token(
     Caller(principal): Caller,
     body: Body,
 ) -> Result<(StatusCode, Json<TokenAnswer>), ApiError> {
-    authorize(&principal, Action::CreateToken, &Object::Fleet)?;
+    authorize(&principal, Action::ManageTokens, &Object::Fleet)?;
     let Some(request) = read_json::<TokenRequest>(body).await? else {
         return Err(ApiError::new(BAD_BODY, "the body is empty")
             .hint(r#"send {"kind": "join"} or {"kind": "api", "name": …}"#));
@@ -100,15 +117,86 @@ pub(super) async fn create_token(
         TokenRequest::Join { uses, ttl_s, pool } => {
             join_token(&shared, &principal, uses, ttl_s, pool).await?
         }
-        TokenRequest::Api { name, user, project, role } => {
-            let role = match role {
-                RoleWord::Member => Role::Member,
-                RoleWord::Admin => Role::Admin,
-            };
-            api_token(&shared, &name, Principal { user, project, role }).await?
+        TokenRequest::Api { name, user, project, role, ttl_s } => {
+            let stands_for = Principal { user, project, role: role.into(), from: None };
+            api_token(&shared, &principal, &name, stands_for, ttl_s).await?
         }
     };
     Ok((StatusCode::CREATED, Json(answer)))
+}
+
+/// A token, without what would let anybody in.
+#[derive(Serialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(super) enum TokenView {
+    Join {
+        id: String,
+        uses_left: u32,
+        pool: Option<String>,
+        created_by: String,
+        created: String,
+        expires: String,
+    },
+    Api {
+        name: String,
+        user: String,
+        project: String,
+        role: &'static str,
+        created: String,
+        /// Null for a token that stays.
+        expires: Option<String>,
+        expired: bool,
+    },
+}
+
+/// Every token.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TokenList {
+    tokens: Vec<TokenView>,
+}
+
+/// The tokens that there are; never what they consist of.
+#[utoipa::path(get, path = "/api/v1/tokens",
+    responses((status = 200, body = TokenList), (status = 403, response = Problem)))]
+pub(super) async fn list_tokens(
+    State(shared): App,
+    Caller(principal): Caller,
+) -> Result<Json<TokenList>, ApiError> {
+    authorize(&principal, Action::ManageTokens, &Object::Fleet)?;
+    let now = Timestamp::now().wall_ms;
+    let (api, join) = shared.api.board.tokens();
+    let api = api.into_iter().map(|token| TokenView::Api {
+        name: token.name,
+        user: token.user,
+        project: token.project,
+        role: token.role.word(),
+        created: wall_text(token.created.wall_ms),
+        expires: token.expires_wall_ms.map(wall_text),
+        expired: token.expires_wall_ms.is_some_and(|expires| now >= expires),
+    });
+    let join = join.into_iter().map(|token| TokenView::Join {
+        id: token.id,
+        uses_left: token.uses_left,
+        pool: token.pool,
+        created_by: token.created_by,
+        created: wall_text(token.created.wall_ms),
+        expires: wall_text(token.expires_wall_ms),
+    });
+    Ok(Json(TokenList { tokens: api.chain(join).collect() }))
+}
+
+/// Deletes a token: from then on nobody is let in with it.
+#[utoipa::path(delete, path = "/api/v1/tokens/{name}",
+    params(("name" = String, Path, description = "Name of a token of the API, id of a join token")),
+    responses((status = 204), (status = 404, response = Problem), (status = 409, response = Problem)))]
+pub(super) async fn delete_token(
+    State(shared): App,
+    Caller(principal): Caller,
+    Selector(name): Selector,
+) -> Result<StatusCode, ApiError> {
+    authorize(&principal, Action::ManageTokens, &Object::Fleet)?;
+    commit(&shared, |request| Event::DeleteToken { request, name, actor: principal }).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 async fn join_token(
@@ -144,18 +232,27 @@ async fn join_token(
         created,
     };
     let expires = Some(wall_text(record.expires_wall_ms));
-    commit(shared, |request| Event::CreateJoinToken { request, record }).await?;
+    let actor = principal.clone();
+    commit(shared, |request| Event::CreateJoinToken { request, record, actor }).await?;
     Ok(TokenAnswer { token: token.reveal(), id: token.id, expires })
 }
 
 async fn api_token(
     shared: &Shared,
+    principal: &Principal,
     name: &str,
     stands_for: Principal,
+    ttl_s: Option<u64>,
 ) -> Result<TokenAnswer, ApiError> {
     check_word("name", name)?;
     check_word("user", &stands_for.user)?;
     check_word("project", &stands_for.project)?;
+    if let Some(ttl_s) = ttl_s.filter(|ttl_s| !API_TTL_S.contains(ttl_s)) {
+        let hint = format!("use {} to {} seconds", API_TTL_S.start(), API_TTL_S.end());
+        return Err(bad(format!("ttl_s is {ttl_s}"), hint));
+    }
+    let created = Timestamp::now();
+    let expires_wall_ms = ttl_s.map(|ttl_s| created.wall_ms.saturating_add(ttl_s * 1000));
     let secret: [u8; 32] = random::bytes()?;
     let token = format!("gla_{}", BASE64URL_NOPAD.encode(&secret));
     let record = ApiTokenRecord {
@@ -164,16 +261,27 @@ async fn api_token(
         user: stands_for.user,
         project: stands_for.project,
         role: stands_for.role,
-        created: Timestamp::now(),
+        expires_wall_ms,
+        created,
     };
-    commit(shared, |request| Event::CreateApiToken { request, record }).await?;
-    Ok(TokenAnswer { token, id: name.to_owned(), expires: None })
+    let actor = principal.clone();
+    commit(shared, |request| Event::CreateApiToken { request, record, actor }).await?;
+    Ok(TokenAnswer { token, id: name.to_owned(), expires: expires_wall_ms.map(wall_text) })
 }
 
 /// The token is handed out only after it is durable.
 async fn commit(shared: &Shared, event: impl FnOnce(u64) -> Event) -> Result<(), ApiError> {
     match shared.api.driver.ask(event).await? {
         Answer::Done => Ok(()),
+        Answer::Rejected(Rejected::NoSuchToken) => {
+            Err(ApiError::new(NO_SUCH_TOKEN, "no token has this name or id")
+                .hint("`gangline token ls` lists them"))
+        }
+        Answer::Rejected(Rejected::LastAdmin) => {
+            let detail = "without this token nobody could make another one";
+            Err(ApiError::new(LAST_ADMIN, detail)
+                .hint("make another administrator's token that does not expire first"))
+        }
         other => Err(unexpected(&other)),
     }
 }

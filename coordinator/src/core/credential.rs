@@ -1,5 +1,7 @@
 //! What the store knows of secrets: hashes, owners, uses. Never a secret itself.
 
+use std::net::IpAddr;
+
 use gangline_common::time::Timestamp;
 
 /// A join token, by its public id.
@@ -23,13 +25,35 @@ pub struct ApiTokenRecord {
     pub user: String,
     pub project: String,
     pub role: Role,
+    /// From then on nobody is let in with it; absent for a token that stays.
+    pub expires_wall_ms: Option<u64>,
     pub created: Timestamp,
 }
 
+/// What a token may do; `api::auth::authorize` holds the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
+    /// Looks at its project.
+    Viewer,
+    /// Works in its project.
     Member,
+    /// Keeps the nodes and anybody's jobs going.
+    Operator,
+    /// Everything.
     Admin,
+}
+
+impl Role {
+    pub const ALL: [Role; 4] = [Role::Viewer, Role::Member, Role::Operator, Role::Admin];
+
+    pub fn word(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Member => "member",
+            Role::Operator => "operator",
+            Role::Admin => "admin",
+        }
+    }
 }
 
 /// Who asks: made from a token, never from a field of a request.
@@ -38,6 +62,8 @@ pub struct Principal {
     pub user: String,
     pub project: String,
     pub role: Role,
+    /// Where the request came from; absent outside of a request.
+    pub from: Option<IpAddr>,
 }
 
 /// The answer to a POST is remembered this long.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
 
+use super::audit::AuditEntry;
 use super::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use super::event::RequestId;
 use super::gang::Gang;
@@ -33,6 +34,8 @@ pub enum Write {
     Idempotency(IdempotencyRecord),
     ForgetIdempotency { user: String, key: String },
     ForgetJoinToken { id: String },
+    ForgetApiToken { name: String },
+    Audit(AuditEntry),
 }
 
 /// A snapshot that readers should see, with nothing to store.
@@ -111,6 +114,9 @@ pub enum Rejected {
     },
     NoSuchJob,
     NoSuchNode,
+    NoSuchToken,
+    /// Without this token nobody could make another one.
+    LastAdmin,
     AlreadyEnded {
         state: &'static str,
     },
@@ -137,7 +143,9 @@ impl Write {
             | Write::ApiToken(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
-            | Write::ForgetJoinToken { .. } => {}
+            | Write::ForgetJoinToken { .. }
+            | Write::ForgetApiToken { .. }
+            | Write::Audit(_) => {}
         }
     }
 }

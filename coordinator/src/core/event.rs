@@ -31,10 +31,18 @@ pub enum Event {
     CreateJoinToken {
         request: RequestId,
         record: JoinTokenRecord,
+        actor: Principal,
     },
     CreateApiToken {
         request: RequestId,
         record: ApiTokenRecord,
+        actor: Principal,
+    },
+    /// A token of the API by name, or a join token by id.
+    DeleteToken {
+        request: RequestId,
+        name: String,
+        actor: Principal,
     },
     RevokeNode {
         request: RequestId,
@@ -90,6 +98,7 @@ impl Event {
             Event::StopJob { .. } => "stop job",
             Event::CreateJoinToken { .. } => "create join token",
             Event::CreateApiToken { .. } => "create API token",
+            Event::DeleteToken { .. } => "delete token",
             Event::RevokeNode { .. } => "revoke node",
             Event::Join { .. } => "join",
             Event::Renewed { .. } => "renewed",

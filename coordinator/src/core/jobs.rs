@@ -32,7 +32,7 @@ impl Core {
         let mut job = Job {
             id: id.clone(),
             user: principal.user.clone(),
-            project: principal.project,
+            project: principal.project.clone(),
             request: wanted,
             state: JobState::Pending,
             gang,
@@ -55,6 +55,8 @@ impl Core {
                 text: "submitted".to_owned(),
             },
         );
+        let detail = format!("{} in {}", job.request.name, job.project);
+        self.audit(&principal, "job.submit", format!("job {id}"), &detail, now, out);
         self.put(Write::Job(Arc::new(job)), out);
         if let Some((key, body_sha256)) = idempotency {
             let record = IdempotencyRecord {
@@ -115,6 +117,7 @@ impl Core {
         let Some(job) = self.jobs.get(id).cloned() else {
             return Core::reject(request, Rejected::NoSuchJob, out);
         };
+        let detail = reason.clone();
         let outcome = Outcome::Cancelled { actor: actor.user.clone(), reason };
         match job.state {
             JobState::Pending => self.end_job(id, &outcome, now, out),
@@ -127,6 +130,7 @@ impl Core {
                 return Core::reject(request, Rejected::AlreadyEnded { state }, out);
             }
         }
+        self.audit(actor, "job.stop", format!("job {id}"), &detail, now, out);
         out.replies.push((request, Answer::Stopping));
     }
 

@@ -6,6 +6,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+pub mod audit;
 pub mod credential;
 pub mod effect;
 pub mod event;
@@ -18,6 +19,7 @@ pub mod node;
 mod nodes;
 pub mod placement;
 mod schedule;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use gangline_common::ids::{GangId, JobId, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
+use audit::AuditHead;
 use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
@@ -52,6 +55,7 @@ pub struct Core {
     pub(crate) join_tokens: BTreeMap<String, JoinTokenRecord>,
     pub(crate) api_tokens: BTreeMap<String, ApiTokenRecord>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
+    pub(crate) audit_head: AuditHead,
 
     // Not stored: derived, or learned again.
     pub(crate) queue: BTreeMap<u64, JobId>,
@@ -122,6 +126,12 @@ impl Core {
             Write::ForgetJoinToken { id } => {
                 self.join_tokens.remove(&id);
             }
+            Write::ForgetApiToken { name } => {
+                self.api_tokens.remove(&name);
+            }
+            Write::Audit(entry) => {
+                self.audit_head = AuditHead { sequence: entry.sequence, hash: entry.hash() };
+            }
         }
     }
 
@@ -133,13 +143,14 @@ impl Core {
             Event::StopJob { request, job, actor, reason } => {
                 self.on_stop_job(request, &job, &actor, reason, now, out);
             }
-            Event::CreateJoinToken { request, record } => {
-                self.put(Write::JoinToken(record), out);
-                out.replies.push((request, Answer::Done));
+            Event::CreateJoinToken { request, record, actor } => {
+                self.on_create_join_token(request, record, &actor, now, out);
             }
-            Event::CreateApiToken { request, record } => {
-                self.put(Write::ApiToken(record), out);
-                out.replies.push((request, Answer::Done));
+            Event::CreateApiToken { request, record, actor } => {
+                self.on_create_api_token(request, record, &actor, now, out);
+            }
+            Event::DeleteToken { request, name, actor } => {
+                self.on_delete_token(request, &name, &actor, now, out);
             }
             Event::RevokeNode { request, node, actor } => {
                 self.on_revoke(request, &node, &actor, now, out);
@@ -287,6 +298,14 @@ impl Core {
 
     pub fn nodes(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.nodes.values()
+    }
+
+    pub fn join_tokens(&self) -> impl Iterator<Item = &JoinTokenRecord> {
+        self.join_tokens.values()
+    }
+
+    pub fn audit_head(&self) -> AuditHead {
+        self.audit_head
     }
 
     pub fn api_tokens(&self) -> impl Iterator<Item = &ApiTokenRecord> {

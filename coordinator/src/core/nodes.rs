@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gangline_common::ids::{Generation, NodeId};
 use gangline_common::time::Timestamp;
 
+use super::audit::Actor;
 use super::credential::Principal;
 use super::effect::{Answer, Close, CloseReason, Effects, Rejected, Seen, Write};
 use super::event::{Join, RequestId};
@@ -55,6 +56,9 @@ impl Core {
             unknown: Default::default(),
         };
         note(&mut node, now, "pending", &token.created_by, format!("joined by token {}", token.id));
+        let actor = format!("join token {}", token.id);
+        let actor = Actor { name: &actor, from: None };
+        self.audit(actor, "node.join", format!("node {}", join.node), &name, now, out);
         self.put(Write::Node(Arc::new(node)), out);
         out.replies.push((request, Answer::Joined { name }));
     }
@@ -107,6 +111,7 @@ impl Core {
         let mut node = Node::clone(node);
         node.revoked = true;
         note(&mut node, now, "revoked", &actor.user, "certificates revoked".to_owned());
+        self.audit(actor, "node.revoke", format!("node {id}"), &node.name, now, out);
         self.put(Write::Node(Arc::new(node)), out);
         self.close_session(id, CloseReason::Revoked, out);
         out.replies.push((request, Answer::Done));

@@ -8,6 +8,7 @@
 //! a crash, the flipped bit that names the newest commit looks like a crash during that commit,
 //! and the state before it is opened.
 
+mod audit;
 pub mod record;
 mod request;
 mod trial;
@@ -16,9 +17,11 @@ use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 
+pub use self::audit::{AuditError, AuditLog};
 use self::trial::TrialBackend;
 use crate::core::effect::Write;
 
@@ -31,6 +34,8 @@ const NODES: Table = TableDefinition::new("nodes");
 const JOIN_TOKENS: Table = TableDefinition::new("join_tokens");
 const API_TOKENS: Table = TableDefinition::new("api_tokens");
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
+/// Only its end is loaded.
+const AUDIT: Table = TableDefinition::new("audit");
 /// In the order in which they are loaded.
 const ENTITIES: [Table; 7] = [JOIN_TOKENS, API_TOKENS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
 
@@ -68,7 +73,7 @@ pub struct Meta {
 
 pub struct Store {
     path: PathBuf,
-    database: Database,
+    database: Arc<Database>,
     pub meta: Meta,
 }
 
@@ -99,11 +104,11 @@ impl Store {
         let boot_id = gangline_common::time::boot_id().unwrap_or_default();
         let mut store = Store {
             path: path.to_owned(),
-            database: begin(&unfinished, path).map_err(refused)?,
+            database: Arc::new(begin(&unfinished, path).map_err(refused)?),
             meta: Meta { era: 1, cluster: cluster.to_owned(), boot_id },
         };
         store.transact(|transaction| {
-            for table in ENTITIES {
+            for table in ENTITIES.into_iter().chain([AUDIT]) {
                 transaction.open_table(table).map_err(|e| e.to_string())?;
             }
             Ok(())
@@ -117,7 +122,7 @@ impl Store {
     fn over(path: &Path, database: Database) -> Result<Store, StoreError> {
         let meta = read_meta(&database)
             .map_err(|reason| StoreError::Refused { path: path.to_owned(), reason })?;
-        Ok(Store { path: path.to_owned(), database, meta })
+        Ok(Store { path: path.to_owned(), database: Arc::new(database), meta })
     }
 
     /// Stores the header record with the current boot id.
@@ -136,7 +141,19 @@ impl Store {
         for table in ENTITIES {
             self.load_table(table, &mut writes)?;
         }
+        let newest = self.audit_log().newest().map_err(|error| StoreError::Corrupt {
+            path: self.path.clone(),
+            table: "audit".to_owned(),
+            key: error.key,
+            reason: error.reason,
+        })?;
+        writes.extend(newest.map(Write::Audit));
         Ok(writes)
+    }
+
+    /// A reader of the audit log, which goes on beside the writer.
+    pub fn audit_log(&self) -> AuditLog {
+        AuditLog::new(Arc::clone(&self.database))
     }
 
     fn load_table(&self, definition: Table, writes: &mut Vec<Write>) -> Result<(), StoreError> {
@@ -269,6 +286,10 @@ fn apply(transaction: &redb::WriteTransaction, write: &Write) -> Result<(), Stri
             format!("{}\0{}", record.user, record.key),
             Some(record::encode_idempotency(record)?),
         ),
+        Write::ForgetApiToken { name } => (API_TOKENS, name.clone(), None),
+        Write::Audit(entry) => {
+            (AUDIT, audit::key(entry.sequence), Some(record::encode_audit(entry)?))
+        }
         Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, format!("{user}\0{key}"), None),
     };
     let mut table = transaction.open_table(table).map_err(|e| e.to_string())?;

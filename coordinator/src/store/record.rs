@@ -13,8 +13,14 @@ use gangline_common::time::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+mod credentials;
+
+use credentials::{IdempotencyV1, JoinTokenV1, decode_api_token};
+pub use credentials::{
+    decode_audit, encode_api_token, encode_audit, encode_idempotency, encode_join_token,
+};
+
 use super::Meta;
-use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
 use crate::core::effect::Write;
 use crate::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
 use crate::core::job::{
@@ -28,19 +34,27 @@ const RECORD_VERSION: u8 = 1;
 const DECODE_LIMIT: usize = 16 << 20;
 
 fn seal<T: Serialize>(value: &T) -> Result<Vec<u8>, String> {
+    seal_as(RECORD_VERSION, value)
+}
+
+fn seal_as<T: Serialize>(version: u8, value: &T) -> Result<Vec<u8>, String> {
     let body = bincode::serde::encode_to_vec(value, bincode::config::standard())
         .map_err(|e| e.to_string())?;
     let mut bytes = Vec::with_capacity(5 + body.len());
-    bytes.push(RECORD_VERSION);
+    bytes.push(version);
     bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
     bytes.extend_from_slice(&body);
     Ok(bytes)
 }
 
 fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    unseal_as(RECORD_VERSION, bytes)
+}
+
+fn unseal_as<T: DeserializeOwned>(expected: u8, bytes: &[u8]) -> Result<T, String> {
     let (head, body) = bytes.split_first_chunk::<5>().ok_or("it is cut off")?;
     let [version, crc @ ..] = *head;
-    if version != RECORD_VERSION {
+    if version != expected {
         return Err(format!("record layout {version} is not known to this build"));
     }
     if u32::from_le_bytes(crc) != crc32fast::hash(body) {
@@ -88,7 +102,8 @@ pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
         "gangs" => Write::Gang(Arc::new(unseal::<GangV1>(bytes)?.into())),
         "nodes" => Write::Node(Arc::new(unseal::<NodeV1>(bytes)?.into())),
         "join_tokens" => Write::JoinToken(unseal::<JoinTokenV1>(bytes)?.into()),
-        "api_tokens" => Write::ApiToken(unseal::<ApiTokenV1>(bytes)?.into()),
+        "api_tokens" => Write::ApiToken(decode_api_token(bytes)?),
+        "audit" => Write::Audit(decode_audit(bytes)?),
         "idempotency" => Write::Idempotency(unseal::<IdempotencyV1>(bytes)?.into()),
         other => return Err(format!("unknown table {other}")),
     })
@@ -676,110 +691,6 @@ impl From<NodeV1> for Node {
             last_word_ms: 0,
             held: None,
             unknown: BTreeSet::new(),
-        }
-    }
-}
-
-// ---------------------------------------------------------------- credentials
-
-#[derive(Serialize, Deserialize)]
-struct JoinTokenV1 {
-    id: String,
-    secret_sha256: [u8; 32],
-    uses_left: u32,
-    expires_wall_ms: u64,
-    pool: Option<String>,
-    created_by: String,
-    created: TimeV1,
-}
-
-pub fn encode_join_token(token: &JoinTokenRecord) -> Result<Vec<u8>, String> {
-    seal(&JoinTokenV1 {
-        id: token.id.clone(),
-        secret_sha256: token.secret_sha256,
-        uses_left: token.uses_left,
-        expires_wall_ms: token.expires_wall_ms,
-        pool: token.pool.clone(),
-        created_by: token.created_by.clone(),
-        created: token.created.into(),
-    })
-}
-
-impl From<JoinTokenV1> for JoinTokenRecord {
-    fn from(record: JoinTokenV1) -> Self {
-        JoinTokenRecord {
-            id: record.id,
-            secret_sha256: record.secret_sha256,
-            uses_left: record.uses_left,
-            expires_wall_ms: record.expires_wall_ms,
-            pool: record.pool,
-            created_by: record.created_by,
-            created: record.created.into(),
-        }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct ApiTokenV1 {
-    name: String,
-    sha256: [u8; 32],
-    user: String,
-    project: String,
-    admin: bool,
-    created: TimeV1,
-}
-
-pub fn encode_api_token(token: &ApiTokenRecord) -> Result<Vec<u8>, String> {
-    seal(&ApiTokenV1 {
-        name: token.name.clone(),
-        sha256: token.sha256,
-        user: token.user.clone(),
-        project: token.project.clone(),
-        admin: token.role == Role::Admin,
-        created: token.created.into(),
-    })
-}
-
-impl From<ApiTokenV1> for ApiTokenRecord {
-    fn from(record: ApiTokenV1) -> Self {
-        ApiTokenRecord {
-            name: record.name,
-            sha256: record.sha256,
-            user: record.user,
-            project: record.project,
-            role: if record.admin { Role::Admin } else { Role::Member },
-            created: record.created.into(),
-        }
-    }
-}
-
-#[derive(Serialize, Deserialize)]
-struct IdempotencyV1 {
-    user: String,
-    key: String,
-    body_sha256: [u8; 32],
-    made: String,
-    created: TimeV1,
-}
-
-pub fn encode_idempotency(record: &IdempotencyRecord) -> Result<Vec<u8>, String> {
-    seal(&IdempotencyV1 {
-        user: record.user.clone(),
-        key: record.key.clone(),
-        body_sha256: record.body_sha256,
-        made: record.made.clone(),
-        created: record.created.into(),
-    })
-}
-
-impl From<IdempotencyV1> for IdempotencyRecord {
-    fn from(record: IdempotencyV1) -> Self {
-        IdempotencyRecord {
-            user: record.user,
-            key: record.key,
-            body_sha256: record.body_sha256,
-            made: record.made,
-            created: record.created.into(),
         }
     }
 }

@@ -269,7 +269,7 @@ pub const JOIN_TOKEN_OPEN: &str = r#"
     05 61646d696e ; created_by `admin`
     fc40420f00 fd7b505c18a3010000 ; created: boot 1000000, wall 1800000000123"#;
 
-pub const API_TOKEN_ADMIN: &str = r#"
+pub const API_TOKEN_V1_ADMIN: &str = r#"
     01 6c450639 ; layout 1, checksum
     04 726f6f74 ; name `root`
     d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 ; sha256
@@ -279,7 +279,7 @@ pub const API_TOKEN_ADMIN: &str = r#"
     01 ; admin
     fc40420f00 fd7b505c18a3010000 ; created: boot 1000000, wall 1800000000123"#;
 
-pub const API_TOKEN_MEMBER: &str = r#"
+pub const API_TOKEN_V1_MEMBER: &str = r#"
     01 42483c57 ; layout 1, checksum
     05 616c696365 ; name `alice`
     d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 ; sha256
@@ -288,6 +288,43 @@ pub const API_TOKEN_MEMBER: &str = r#"
     04 726c6866 ; project `rlhf`
     00 ; not admin
     fc40420f00 fd7b505c18a3010000 ; created: boot 1000000, wall 1800000000123"#;
+
+/// A token of an administrator that stays.
+pub const API_TOKEN_ADMIN: &str = r#"
+    02 9d0fb6c5 ; layout 2, checksum
+    04 726f6f74 ; name `root`
+    d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 ; sha256
+    d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 ; and its second half
+    04 726f6f74 ; user `root`
+    04 726c6866 ; project `rlhf`
+    03 ; role: admin
+    00 ; it does not expire
+    fc40420f00 fd7b505c18a3010000 ; created: boot 1000000, wall 1800000000123"#;
+
+/// A token of a member that expires.
+pub const API_TOKEN_MEMBER: &str = r#"
+    02 1d2cfce1 ; layout 2, checksum
+    05 616c696365 ; name `alice`
+    d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 ; sha256
+    d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 ; and its second half
+    05 616c696365 ; user `alice`
+    04 726c6866 ; project `rlhf`
+    01 ; role: member
+    01 fd7b505c18a3010000 ; expires: wall 1800000000123
+    fc40420f00 fd7b505c18a3010000 ; created: boot 1000000, wall 1800000000123"#;
+
+/// An entry of the audit log.
+pub const AUDIT: &str = r#"
+    01 f8d528e6 ; layout 1, checksum
+    07 ; sequence
+    fd7b505c18a3010000 ; wall 1800000000123
+    05 616c696365 ; actor `alice`
+    01 09 3132372e302e302e31 ; source `127.0.0.1`
+    0a6a6f622e7375626d6974 ; action `job.submit`
+    0b6a6f62206a2d3766336b32 ; object `job j-7f3k2`
+    0c6772706f20696e20726c6866 ; detail `grpo in rlhf`
+    f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6 ; hash of the entry before
+    f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6f6 ; and its second half"#;
 
 pub const IDEMPOTENCY: &str = r#"
     01 ffeb9682 ; layout 1, checksum

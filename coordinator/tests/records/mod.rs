@@ -51,9 +51,10 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::JoinToken(token) => record::encode_join_token(token),
         Write::ApiToken(token) => record::encode_api_token(token),
         Write::Idempotency(record) => record::encode_idempotency(record),
-        Write::ForgetIdempotency { .. } | Write::ForgetJoinToken { .. } => {
-            Err("a removal has no record".to_owned())
-        }
+        Write::Audit(entry) => record::encode_audit(entry),
+        Write::ForgetIdempotency { .. }
+        | Write::ForgetJoinToken { .. }
+        | Write::ForgetApiToken { .. } => Err("a removal has no record".to_owned()),
     }
     .unwrap()
 }
@@ -107,6 +108,7 @@ pub fn all() -> Vec<Golden> {
         JOIN_TOKEN_OPEN = join_token(values::join_token_open());
         API_TOKEN_ADMIN = api_token("root", Role::Admin);
         API_TOKEN_MEMBER = api_token("alice", Role::Member);
+        AUDIT = Value::Row("audit", Write::Audit(values::audit()));
         IDEMPOTENCY = Value::Row("idempotency", Write::Idempotency(values::idempotency()));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, Generation, GpuId, MemberId, PortBlock};
 use gangline_common::time::Timestamp;
+use gangline_coordinator::core::audit::AuditEntry;
 use gangline_coordinator::core::credential::{
     ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role,
 };
@@ -309,7 +310,21 @@ pub fn api_token(name: &str, role: Role) -> ApiTokenRecord {
         user: name.to_owned(),
         project: "rlhf".to_owned(),
         role,
+        expires_wall_ms: (role != Role::Admin).then_some(FIRST.wall_ms),
         created: FIRST,
+    }
+}
+
+pub fn audit() -> AuditEntry {
+    AuditEntry {
+        sequence: 7,
+        wall_ms: FIRST.wall_ms,
+        actor: "alice".to_owned(),
+        source: Some("127.0.0.1".parse().unwrap()),
+        action: "job.submit".to_owned(),
+        object: "job j-7f3k2".to_owned(),
+        detail: "grpo in rlhf".to_owned(),
+        previous: [0xf6; 32],
     }
 }
 

@@ -52,7 +52,7 @@ pub struct Fleet {
 }
 
 pub fn alice() -> Principal {
-    Principal { user: "alice".into(), project: "rl".into(), role: Role::Member }
+    Principal { user: "alice".into(), project: "rl".into(), role: Role::Member, from: None }
 }
 
 impl Fleet {
@@ -127,7 +127,7 @@ impl Fleet {
             created_by: "admin".into(),
             created: self.now,
         };
-        self.step(Event::CreateJoinToken { request: number, record: token });
+        self.step(Event::CreateJoinToken { request: number, record: token, actor: alice() });
         let join = Join {
             token_id: format!("t{number}"),
             secret_sha256: [7; 32],
@@ -389,7 +389,10 @@ fn through_the_codec(write: &Write) -> Write {
         Write::JoinToken(token) => ("join_tokens", record::encode_join_token(token)),
         Write::ApiToken(token) => ("api_tokens", record::encode_api_token(token)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
-        Write::ForgetIdempotency { .. } | Write::ForgetJoinToken { .. } => return write.clone(),
+        Write::Audit(entry) => ("audit", record::encode_audit(entry)),
+        Write::ForgetIdempotency { .. }
+        | Write::ForgetJoinToken { .. }
+        | Write::ForgetApiToken { .. } => return write.clone(),
     };
     record::decode(table, &bytes.unwrap()).unwrap()
 }

@@ -1,0 +1,221 @@
+//! Records of tokens, of requests that came before, and of the audit log.
+
+use serde::{Deserialize, Serialize};
+
+use super::{TimeV1, seal, seal_as, unseal, unseal_as};
+use crate::core::audit::AuditEntry;
+use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct JoinTokenV1 {
+    id: String,
+    secret_sha256: [u8; 32],
+    uses_left: u32,
+    expires_wall_ms: u64,
+    pool: Option<String>,
+    created_by: String,
+    created: TimeV1,
+}
+
+pub fn encode_join_token(token: &JoinTokenRecord) -> Result<Vec<u8>, String> {
+    seal(&JoinTokenV1 {
+        id: token.id.clone(),
+        secret_sha256: token.secret_sha256,
+        uses_left: token.uses_left,
+        expires_wall_ms: token.expires_wall_ms,
+        pool: token.pool.clone(),
+        created_by: token.created_by.clone(),
+        created: token.created.into(),
+    })
+}
+
+impl From<JoinTokenV1> for JoinTokenRecord {
+    fn from(record: JoinTokenV1) -> Self {
+        JoinTokenRecord {
+            id: record.id,
+            secret_sha256: record.secret_sha256,
+            uses_left: record.uses_left,
+            expires_wall_ms: record.expires_wall_ms,
+            pool: record.pool,
+            created_by: record.created_by,
+            created: record.created.into(),
+        }
+    }
+}
+
+/// Read only: before there were more roles than two, and expiries.
+#[derive(Deserialize)]
+struct ApiTokenV1 {
+    name: String,
+    sha256: [u8; 32],
+    user: String,
+    project: String,
+    admin: bool,
+    created: TimeV1,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApiTokenV2 {
+    name: String,
+    sha256: [u8; 32],
+    user: String,
+    project: String,
+    role: RoleV2,
+    expires_wall_ms: Option<u64>,
+    created: TimeV1,
+}
+
+#[derive(Serialize, Deserialize)]
+enum RoleV2 {
+    Viewer,
+    Member,
+    Operator,
+    Admin,
+}
+
+impl From<Role> for RoleV2 {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Viewer => RoleV2::Viewer,
+            Role::Member => RoleV2::Member,
+            Role::Operator => RoleV2::Operator,
+            Role::Admin => RoleV2::Admin,
+        }
+    }
+}
+
+impl From<RoleV2> for Role {
+    fn from(role: RoleV2) -> Self {
+        match role {
+            RoleV2::Viewer => Role::Viewer,
+            RoleV2::Member => Role::Member,
+            RoleV2::Operator => Role::Operator,
+            RoleV2::Admin => Role::Admin,
+        }
+    }
+}
+
+pub fn encode_api_token(token: &ApiTokenRecord) -> Result<Vec<u8>, String> {
+    let record = ApiTokenV2 {
+        name: token.name.clone(),
+        sha256: token.sha256,
+        user: token.user.clone(),
+        project: token.project.clone(),
+        role: token.role.into(),
+        expires_wall_ms: token.expires_wall_ms,
+        created: token.created.into(),
+    };
+    seal_as(2, &record)
+}
+
+pub(super) fn decode_api_token(bytes: &[u8]) -> Result<ApiTokenRecord, String> {
+    if bytes.first() == Some(&1) {
+        return unseal::<ApiTokenV1>(bytes).map(Into::into);
+    }
+    unseal_as::<ApiTokenV2>(2, bytes).map(Into::into)
+}
+
+impl From<ApiTokenV1> for ApiTokenRecord {
+    fn from(record: ApiTokenV1) -> Self {
+        ApiTokenRecord {
+            name: record.name,
+            sha256: record.sha256,
+            user: record.user,
+            project: record.project,
+            role: if record.admin { Role::Admin } else { Role::Member },
+            expires_wall_ms: None,
+            created: record.created.into(),
+        }
+    }
+}
+
+impl From<ApiTokenV2> for ApiTokenRecord {
+    fn from(record: ApiTokenV2) -> Self {
+        ApiTokenRecord {
+            name: record.name,
+            sha256: record.sha256,
+            user: record.user,
+            project: record.project,
+            role: record.role.into(),
+            expires_wall_ms: record.expires_wall_ms,
+            created: record.created.into(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct AuditV1 {
+    sequence: u64,
+    wall_ms: u64,
+    actor: String,
+    /// An address as text.
+    source: Option<String>,
+    action: String,
+    object: String,
+    detail: String,
+    previous: [u8; 32],
+}
+
+pub fn encode_audit(entry: &AuditEntry) -> Result<Vec<u8>, String> {
+    seal(&AuditV1 {
+        sequence: entry.sequence,
+        wall_ms: entry.wall_ms,
+        actor: entry.actor.clone(),
+        source: entry.source.map(|address| address.to_string()),
+        action: entry.action.clone(),
+        object: entry.object.clone(),
+        detail: entry.detail.clone(),
+        previous: entry.previous,
+    })
+}
+
+pub fn decode_audit(bytes: &[u8]) -> Result<AuditEntry, String> {
+    unseal::<AuditV1>(bytes)?.restore()
+}
+
+impl AuditV1 {
+    fn restore(self) -> Result<AuditEntry, String> {
+        let source = self.source.map(|text| text.parse()).transpose();
+        Ok(AuditEntry {
+            sequence: self.sequence,
+            wall_ms: self.wall_ms,
+            actor: self.actor,
+            source: source.map_err(|_| "its source is no address".to_owned())?,
+            action: self.action,
+            object: self.object,
+            detail: self.detail,
+            previous: self.previous,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct IdempotencyV1 {
+    user: String,
+    key: String,
+    body_sha256: [u8; 32],
+    made: String,
+    created: TimeV1,
+}
+
+pub fn encode_idempotency(record: &IdempotencyRecord) -> Result<Vec<u8>, String> {
+    seal(&IdempotencyV1 {
+        user: record.user.clone(),
+        key: record.key.clone(),
+        body_sha256: record.body_sha256,
+        made: record.made.clone(),
+        created: record.created.into(),
+    })
+}
+
+impl From<IdempotencyV1> for IdempotencyRecord {
+    fn from(record: IdempotencyV1) -> Self {
+        IdempotencyRecord {
+            user: record.user,
+            key: record.key,
+            body_sha256: record.body_sha256,
+            made: record.made,
+            created: record.created.into(),
+        }
+    }
+}
