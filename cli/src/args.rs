@@ -114,6 +114,8 @@ pub enum Command {
     Top(Top),
     /// API tokens of users
     Token(Token),
+    /// Who did what: the audit log
+    Audit(Audit),
     /// Check a spec without asking the coordinator
     Validate(Validate),
     /// Print who the token belongs to
@@ -357,13 +359,41 @@ pub enum TokenCommand {
         /// Project that it works in
         #[arg(long)]
         project: String,
-        /// Role of the user, such as member or admin
+        /// Role of the user: viewer, member, operator or admin
         #[arg(long, default_value = "member")]
         role: String,
+        /// How long it lets anybody in, such as 30d [default: for ever]
+        #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
+        ttl: Option<Duration>,
         /// Name of the token, for people [default: the user]
         #[arg(long)]
         name: Option<String>,
     },
+    /// List API tokens and join tokens; never what they consist of
+    Ls,
+    /// Delete a token: from then on nobody is let in with it
+    Rm {
+        /// Name of an API token, or id of a join token
+        name: String,
+    },
+}
+
+/// `gangline audit`.
+#[derive(Debug, ClapArgs)]
+pub struct Audit {
+    /// What to do; without it the newest entries are shown.
+    #[command(subcommand)]
+    pub command: Option<AuditCommand>,
+    /// Number of entries, 1 to 1000
+    #[arg(short = 'n', long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub count: u16,
+}
+
+/// The commands of `gangline audit`.
+#[derive(Debug, Subcommand)]
+pub enum AuditCommand {
+    /// Follow the chain of the whole log; exit code 1 when it is broken
+    Verify,
 }
 
 /// `gangline validate`.

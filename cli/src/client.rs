@@ -125,6 +125,15 @@ impl Client {
         self.read_json(response).await
     }
 
+    /// DELETE; the answer has no body.
+    ///
+    /// # Errors
+    /// No connection, or a refusal.
+    pub async fn delete(&self, path: &[&str]) -> Result<(), CliError> {
+        let request = self.request(Method::DELETE, path, &[]).timeout(ANSWER_TIMEOUT);
+        self.send(request).await.map(drop)
+    }
+
     /// POST, and send it again with the same key when the connection failed and
     /// [`Repeat::Safe`] allows it: at most [`MAX_REPEATS`] times within [`REPEAT_WITHIN`].
     ///

@@ -60,6 +60,8 @@ pub mod code {
     pub const INTERNAL: &str = "E0909";
     /// The coordinator refused without a code of its own.
     pub const REFUSED: &str = "E0910";
+    /// The audit log is not what was written.
+    pub const BROKEN_AUDIT: &str = "E0911";
 }
 
 /// Why a command failed. Small, so that it travels cheaply in results.

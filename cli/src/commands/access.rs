@@ -4,10 +4,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::{check_selector, or_dash};
 use crate::client::{Client, Post, Repeat};
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
+use crate::table::Table;
 use crate::terminal::clean;
+
+const TOKEN_COLUMNS: &[&str] =
+    &["NAME", "KIND", "USER", "PROJECT", "ROLE", "USES LEFT", "CREATED", "EXPIRES"];
 
 /// Print who the token belongs to.
 pub(super) async fn whoami(client: &Client, screen: &Screen) -> Result<u8, CliError> {
@@ -43,23 +48,82 @@ pub(super) async fn join_token(
     Ok(exit::OK)
 }
 
+/// An API token to be made.
+pub(super) struct NewToken {
+    pub name: String,
+    pub user: String,
+    pub project: String,
+    pub role: String,
+    pub ttl: Option<Duration>,
+}
+
 /// Make an API token.
 pub(super) async fn api_token(
     client: &Client,
-    user: &str,
-    project: &str,
-    role: &str,
-    name: &str,
+    token: &NewToken,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let body =
-        json!({ "kind": "api", "name": name, "user": user, "project": project, "role": role });
+    let body = json!({
+        "kind": "api", "name": token.name, "user": token.user, "project": token.project,
+        "role": token.role, "ttl_s": token.ttl.map(|ttl| ttl.as_secs()),
+    });
     let answer = create(client, &body, screen).await?;
     screen.hint(&format!(
         "for {}{}; it is not shown again: keep it in a file and give that with --token-file",
-        clean(user),
+        clean(&token.user),
         expiry(&answer),
     ));
+    Ok(exit::OK)
+}
+
+/// List tokens.
+pub(super) async fn list_tokens(client: &Client, screen: &Screen) -> Result<u8, CliError> {
+    let answer = client.get(&["tokens"], &[]).await?;
+    let tokens = answer.get("tokens").and_then(Value::as_array).cloned().unwrap_or_default();
+    let text = |token: &Value, key: &str| token.get(key).and_then(Value::as_str).map(str::to_owned);
+    let time =
+        |token: &Value, key: &str| text(token, key).map(|time| crate::durations::local(&time));
+    let name =
+        |token: &Value| text(token, "name").or_else(|| text(token, "id")).unwrap_or_default();
+    match screen.format() {
+        Format::Json => screen.json(&answer)?,
+        Format::Jsonl => tokens.iter().try_for_each(|token| screen.json(token))?,
+        Format::Name => tokens.iter().try_for_each(|token| screen.line(&clean(&name(token))))?,
+        Format::Table | Format::Wide => {
+            let mut table = Table::new(TOKEN_COLUMNS, screen.width());
+            for token in &tokens {
+                let expired = token.get("expired").and_then(Value::as_bool) == Some(true);
+                let uses = token.get("uses_left").and_then(Value::as_u64);
+                let expires = time(token, "expires").map_or_else(
+                    || "never".to_owned(),
+                    |time| if expired { format!("{time} (expired)") } else { time },
+                );
+                table.row(vec![
+                    name(token),
+                    text(token, "kind").unwrap_or_default(),
+                    or_dash(text(token, "user")),
+                    or_dash(text(token, "project")),
+                    or_dash(text(token, "role")),
+                    or_dash(uses.map(|uses| uses.to_string())),
+                    or_dash(time(token, "created")),
+                    expires,
+                ]);
+            }
+            screen.print(&table.take())?;
+        }
+    }
+    Ok(exit::OK)
+}
+
+/// Delete a token.
+pub(super) async fn delete_token(
+    client: &Client,
+    name: &str,
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    check_selector("name of a token", name)?;
+    client.delete(&["tokens", name]).await?;
+    screen.hint(&format!("{} is deleted", clean(name)));
     Ok(exit::OK)
 }
 

@@ -2,6 +2,7 @@
 
 mod access;
 mod attached;
+mod audit;
 mod card;
 mod local;
 mod logs;
@@ -17,7 +18,7 @@ use std::io::Read;
 
 use serde_json::Value;
 
-use crate::args::{Args, Command, Globals, NodeCommand, TokenCommand};
+use crate::args::{Args, AuditCommand, Command, Globals, NodeCommand, TokenCommand};
 use crate::client::Client;
 use crate::config::{self, Options};
 use crate::errors::{CliError, code, exit};
@@ -59,11 +60,18 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             }
             NodeCommand::Revoke { node, yes } => node::revoke(&client()?, &node, yes, screen).await,
         },
+        Command::Audit(args) => match args.command {
+            None => audit::list(&client()?, args.count, screen).await,
+            Some(AuditCommand::Verify) => audit::verify(&client()?, screen).await,
+        },
         Command::Token(args) => match args.command {
-            TokenCommand::Create { user, project, role, name } => {
+            TokenCommand::Create { user, project, role, ttl, name } => {
                 let name = name.unwrap_or_else(|| user.clone());
-                access::api_token(&client()?, &user, &project, &role, &name, screen).await
+                let token = access::NewToken { name, user, project, role, ttl };
+                access::api_token(&client()?, &token, screen).await
             }
+            TokenCommand::Ls => access::list_tokens(&client()?, screen).await,
+            TokenCommand::Rm { name } => access::delete_token(&client()?, &name, screen).await,
         },
     }
 }

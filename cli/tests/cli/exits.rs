@@ -243,7 +243,7 @@ fn tokens() {
     let sent: serde_json::Value = serde_json::from_str(&server.asked()[1].body).unwrap();
     assert_eq!(
         sent,
-        json!({"kind": "api", "name": "bo", "user": "bo", "project": "eval", "role": "member"})
+        json!({"kind": "api", "name": "bo", "user": "bo", "project": "eval", "role": "member", "ttl_s": null})
     );
 }
 

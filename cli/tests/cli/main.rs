@@ -1,6 +1,7 @@
 //! The `gangline` program as users run it: against a server in this process that plays recorded
 //! answers of the coordinator, and without any server.
 
+mod access;
 mod answers;
 mod exits;
 mod logs;
