@@ -83,6 +83,23 @@ impl Ca {
         })
     }
 
+    /// A fresh key and certificate for the HTTP API under these names and addresses, with the CA
+    /// in its chain, so that a user can check it against a pin.
+    pub fn api_identity(&self, names: &[String]) -> anyhow::Result<Identity> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(names.to_vec())
+            .with_context(|| format!("names for the certificate: {}", names.join(", ")))?;
+        set_validity(&mut params, SERVER_LIFE)?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.distinguished_name.push(DnType::CommonName, "Gangline API");
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Identity {
+            chain: vec![certificate.der().clone(), self.certificate.clone()],
+            key_pkcs8: key.serialize_der(),
+        })
+    }
+
     /// Signs an agent's key for `node`. Nothing but the key is taken from the request.
     pub fn sign_agent(&self, request: &[u8], node: &NodeId) -> anyhow::Result<Vec<u8>> {
         let request = CertificateSigningRequestDer::from(request);

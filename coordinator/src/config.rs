@@ -13,8 +13,13 @@ pub const DEFAULT_FILE: &str = include_str!("../../packaging/coordinator.toml");
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     pub state_dir: PathBuf,
-    /// HTTP API; loopback only, because it is plain HTTP.
+    /// HTTP API: https for everybody, plain HTTP for this machine.
     pub http: SocketAddr,
+    /// Further names and addresses of this coordinator, for the certificate of the API.
+    pub tls_names: Vec<String>,
+    /// Certificate chain and key of the API as PEM files, instead of one of the own CA.
+    pub tls_certificate: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
     /// QUIC (UDP) for agents.
     pub quic: SocketAddr,
     /// Root of all artefacts as the nodes see it; never read or written here.
@@ -32,6 +37,9 @@ impl Default for Config {
         Config {
             state_dir: "/var/lib/gangline/coordinator".into(),
             http: SocketAddr::from(([127, 0, 0, 1], 8265)),
+            tls_names: Vec::new(),
+            tls_certificate: None,
+            tls_key: None,
             quic: SocketAddr::from(([0, 0, 0, 0], 8265)),
             shared_root: None,
             extra_roots: Vec::new(),
@@ -58,11 +66,11 @@ impl Config {
     /// Checks all values after the flags have been applied.
     pub fn validate(&self) -> Result<(), ConfigErrors> {
         let mut wrong = Vec::new();
-        if !self.http.ip().is_loopback() {
-            wrong.push(format!(
-                "http = \"{}\": plain HTTP is served on loopback only; use 127.0.0.1 and a tunnel",
-                self.http
-            ));
+        if self.tls_certificate.is_some() != self.tls_key.is_some() {
+            wrong.push("tls_certificate and tls_key: give both or none".to_owned());
+        }
+        for name in self.tls_names.iter().filter(|name| !is_host_name(name)) {
+            wrong.push(format!("tls_names: {name:?} is neither a host name nor an address"));
         }
         let roots = self.shared_root.iter().chain(&self.extra_roots);
         for root in roots.filter(|root| !is_clean_absolute(root)) {
@@ -76,6 +84,12 @@ impl Config {
         }
         if wrong.is_empty() { Ok(()) } else { Err(ConfigErrors(wrong)) }
     }
+}
+
+fn is_host_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '*');
+    let host = !name.is_empty() && name.len() <= 253 && name.chars().all(plain);
+    host || name.parse::<std::net::IpAddr>().is_ok()
 }
 
 fn is_clean_absolute(path: &str) -> bool {
@@ -96,14 +110,15 @@ mod tests {
     #[test]
     fn every_bad_value_is_named() {
         let config = Config {
-            http: "0.0.0.0:8265".parse().unwrap(),
+            tls_key: Some("/key.pem".into()),
+            tls_names: vec!["a b".to_owned()],
             shared_root: Some("/nfs/../etc".to_owned()),
             heartbeat_ms: 1,
             agent_certificate_lifetime_s: 1,
             ..Config::default()
         };
         let errors = config.validate().unwrap_err().0;
-        assert_eq!(errors.len(), 4, "{errors:?}");
+        assert_eq!(errors.len(), 5, "{errors:?}");
     }
 
     #[test]

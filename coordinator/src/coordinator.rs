@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
+use crate::http;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::outbox::Outbox;
@@ -60,6 +61,7 @@ impl Coordinator {
         let telemetry = Telemetry::default();
         let pin = ca.pin()?;
         let tls = server_config(&ca.server_identity()?, ca.certificate())?;
+        let https = http::tls_config(config, &ca)?;
         let endpoint = Endpoint::server(config.quic, tls, &ca.reset_key())?;
         let quic = endpoint.local_address().context("QUIC address")?;
         let server = Server::new(Parts {
@@ -77,7 +79,7 @@ impl Coordinator {
         let listener = TcpListener::bind(config.http)
             .await
             .with_context(|| format!("binding the HTTP address {}", config.http))?;
-        let http = listener.local_addr()?;
+        let http_address = listener.local_addr()?;
         let state = ApiState {
             driver: driver.handle,
             board: driver.board,
@@ -94,14 +96,9 @@ impl Coordinator {
             audit,
         };
         let router = api::router(Arc::new(state));
-        tokio::spawn(async move {
-            let service = router.into_make_service_with_connect_info::<SocketAddr>();
-            if let Err(error) = axum::serve(listener, service).await {
-                tracing::error!(%error, "the HTTP server has ended");
-            }
-        });
+        tokio::spawn(http::serve(listener, router, https));
         let driver_ended = driver.ended;
-        Ok(Coordinator { http, quic, pin, admin_token, endpoint, driver_ended })
+        Ok(Coordinator { http: http_address, quic, pin, admin_token, endpoint, driver_ended })
     }
 
     /// Waits for the end of the driver; the error of a store that failed while running.

@@ -11,6 +11,7 @@ pub mod convert;
 pub mod coordinator;
 pub mod core;
 pub mod driver;
+pub mod http;
 pub mod ingest;
 pub mod outbox;
 pub mod request;

@@ -40,7 +40,7 @@ struct Serve {
     /// Directory of the store, the CA and the logs.
     #[arg(long)]
     state_dir: Option<PathBuf>,
-    /// Address of the HTTP API (loopback).
+    /// Address of the HTTP API: https, and plain HTTP for this machine.
     #[arg(long)]
     http: Option<SocketAddr>,
     /// UDP address for agents.

@@ -100,6 +100,26 @@ async fn a21_a22_a50_what_does_not_reach_a_route() {
 }
 
 #[tokio::test]
+async fn https_and_plain_text_share_the_port() {
+    let fixture = Fixture::start().await;
+    let (client, base) = fixture.https();
+    let ask = client.get(format!("{base}/api/v1/whoami")).bearer_auth(ALICE);
+    let who: Value = ask.send().await.unwrap().json().await.unwrap();
+    assert_eq!(who["user"], "alice");
+    // A name of this coordinator that is not this machine's is fine with a certificate for it.
+    let named = client.get(format!("{base}/healthz")).header("host", "gangline.lan:8265");
+    assert_eq!(named.send().await.unwrap().status(), 200);
+    let plain = fixture.request(Method::GET, "/api/v1/whoami", ALICE).send().await.unwrap();
+    assert_eq!(plain.status(), 200);
+    // Without the CA nobody is talked to.
+    let stranger = reqwest::Client::builder().no_proxy().tls_certs_only([]).build().unwrap();
+    assert!(stranger.get(format!("{base}/healthz")).send().await.is_err());
+    // A17: a certificate of an agent is no login.
+    let without = client.get(format!("{base}/api/v1/whoami")).send().await.unwrap();
+    assert_eq!(without.status(), 401);
+}
+
+#[tokio::test]
 async fn addresses_and_methods_that_do_not_exist_are_problems() {
     let fixture = Fixture::start().await;
     let problem = fixture.problem(Method::GET, "/nothing/here", ADMIN).await;

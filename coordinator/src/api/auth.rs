@@ -19,6 +19,7 @@ use super::error::{
 use crate::board::Board;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::job::Job;
+use crate::http::Transport;
 
 /// What a request wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -228,7 +229,9 @@ const SECRET_KEYS: [&str; 5] = ["token", "access_token", "api_token", "authoriza
 
 /// Refuses what must not reach any route: a foreign Host, a token in the address (A21, A50).
 pub(super) async fn check_address(request: Request, next: Next) -> Response {
-    if !is_local(request.headers(), request.uri().host()) {
+    // A page that points a name of its own here has no certificate for that name.
+    let encrypted = request.extensions().get::<Transport>() == Some(&Transport::Tls);
+    if !encrypted && !is_local(request.headers(), request.uri().host()) {
         return ApiError::new(BAD_HOST, "plain HTTP is answered for this machine only")
             .hint("use http://localhost or http://127.0.0.1 with the coordinator's port")
             .into_response();
