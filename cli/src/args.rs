@@ -44,6 +44,9 @@ pub struct Globals {
     /// File that holds the API token
     #[arg(long, global = true, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// CA of an https coordinator, a PEM file; `gangline login` keeps it [env: GANGLINE_CA]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
     /// Form of the data: table, wide, json, jsonl, name
     #[arg(
         short,
@@ -116,6 +119,10 @@ pub enum Command {
     Token(Token),
     /// Who did what: the audit log
     Audit(Audit),
+    /// Keep address, CA and token of a coordinator for the next commands
+    Login(Login),
+    /// Forget the token
+    Logout(Logout),
     /// Check a spec without asking the coordinator
     Validate(Validate),
     /// Print who the token belongs to
@@ -376,6 +383,31 @@ pub enum TokenCommand {
         /// Name of an API token, or id of a join token
         name: String,
     },
+}
+
+/// `gangline login`.
+#[derive(Debug, ClapArgs)]
+pub struct Login {
+    /// Coordinator, such as https://gangline.lan:8265 [default: as --address]
+    #[arg(value_name = "ADDRESS")]
+    pub address: Option<String>,
+    /// SHA-256 fingerprint of the coordinator's CA, from your administrator
+    #[arg(long, value_name = "SHA256", conflicts_with = "ca")]
+    pub pin: Option<String>,
+    /// Name to keep it under
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub context: String,
+    /// Trust the CA that is shown without a question
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `gangline logout`.
+#[derive(Debug, ClapArgs)]
+pub struct Logout {
+    /// Name that it was kept under
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub context: String,
 }
 
 /// `gangline audit`.

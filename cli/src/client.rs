@@ -1,5 +1,6 @@
 //! The HTTP client of the coordinator: requests, safe repeats, and errors in the user's words.
 
+use std::path::Path;
 use std::time::Duration;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
@@ -87,6 +88,7 @@ impl Client {
     /// A token that is no header value.
     pub fn new(settings: &Settings) -> Result<Self, CliError> {
         let authorization = settings.token.as_deref().map(bearer).transpose()?;
+        let roots = settings.ca.as_deref().map(certificates).transpose()?.unwrap_or_default();
         let http = reqwest::Client::builder()
             .user_agent(concat!("gangline/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
@@ -95,8 +97,8 @@ impl Client {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .http1_only()
-            // No https yet; without this the system's certificates would be read at every start.
-            .tls_certs_only([])
+            // The coordinator's own CA and no other, or none for plain HTTP.
+            .tls_certs_only(roots)
             .build()
             .map_err(|error| {
                 CliError::new(exit::ERROR, code::INTERNAL, "cannot set up the HTTP client")
@@ -298,6 +300,21 @@ impl Client {
         }
         if matches!(status.as_u16(), 502..=504) { error.transport() } else { error }
     }
+}
+
+/// The certificates of a PEM file.
+fn certificates(path: &Path) -> Result<Vec<reqwest::Certificate>, CliError> {
+    let wrong = |why: String| {
+        CliError::new(exit::INVALID, code::CONFIG, format!("cannot use the CA {}", path.display()))
+            .why(why)
+            .hint("gangline login fetches it again")
+    };
+    let pem = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
+    let all = reqwest::Certificate::from_pem_bundle(&pem).map_err(|e| wrong(innermost(&e)))?;
+    if all.is_empty() {
+        return Err(wrong("there is no certificate in it".to_owned()));
+    }
+    Ok(all)
 }
 
 fn bearer(token: &str) -> Result<HeaderValue, CliError> {

@@ -24,13 +24,17 @@ pub struct Options {
     pub token: Option<String>,
     /// `--token-file`.
     pub token_file: Option<PathBuf>,
+    /// `--ca`.
+    pub ca: Option<PathBuf>,
 }
 
 /// The connection to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Base of all routes, with the scheme `http`.
+    /// Base of all routes, with the scheme `http` or `https`.
     pub address: Url,
+    /// PEM file with the only CA that is trusted; needed for `https`.
+    pub ca: Option<PathBuf>,
     /// The API token; `None` sends none.
     pub token: Option<String>,
 }
@@ -50,6 +54,26 @@ struct Context {
     address: Option<String>,
     token: Option<String>,
     token_file: Option<PathBuf>,
+    ca: Option<PathBuf>,
+}
+
+/// As [`resolve_unchecked`], for a command that is to talk to the coordinator.
+///
+/// # Errors
+/// Also an https address without a CA.
+pub fn resolve(
+    options: &Options,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Settings, CliError> {
+    let settings = resolve_unchecked(options, env)?;
+    if settings.address.scheme() == "https" && settings.ca.is_none() {
+        let address = settings.address.as_str().trim_end_matches('/');
+        let what = format!("the CA of {address} is not known");
+        return Err(CliError::new(exit::INVALID, code::CONFIG, what)
+            .why("https without a known CA could be anybody")
+            .hint(format!("gangline login {address}, or give its CA with --ca FILE")));
+    }
+    Ok(settings)
 }
 
 /// Find the connection; `env` looks up environment variables.
@@ -59,7 +83,7 @@ struct Context {
 ///
 /// # Errors
 /// A file that cannot be read or is wrong, and an address that cannot be used.
-pub fn resolve(
+pub fn resolve_unchecked(
     options: &Options,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Settings, CliError> {
@@ -84,19 +108,27 @@ pub fn resolve(
         context.token
     };
     let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-    Ok(Settings { address, token })
+    let own_ca = context.ca.as_deref().filter(|_| is_own);
+    let ca = options.ca.clone().or_else(|| env("GANGLINE_CA").map(PathBuf::from));
+    let ca = ca.or_else(|| own_ca.map(|path| below_home(path, home.as_deref())));
+    Ok(Settings { address, ca, token })
+}
+
+/// Where the configuration file is, or would be.
+pub fn file_path(env: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    let env = |name: &str| env(name).filter(|value| !value.is_empty());
+    if let Some(named) = env("GANGLINE_CONFIG") {
+        return Some(PathBuf::from(named));
+    }
+    let base = env("XDG_CONFIG_HOME").map(PathBuf::from);
+    let base = base.or_else(|| Some(PathBuf::from(env("HOME")?).join(".config")))?;
+    Some(base.join("gangline").join("config.toml"))
 }
 
 /// The selected context; an empty one without a file.
 fn context(env: &impl Fn(&str) -> Option<String>) -> Result<Context, CliError> {
-    let named = env("GANGLINE_CONFIG").map(PathBuf::from);
-    let must_exist = named.is_some();
-    let path = named.or_else(|| {
-        let base = env("XDG_CONFIG_HOME").map(PathBuf::from);
-        let base = base.or_else(|| Some(PathBuf::from(env("HOME")?).join(".config")))?;
-        Some(base.join("gangline").join("config.toml"))
-    });
-    let Some(path) = path.filter(|path| must_exist || path.exists()) else {
+    let must_exist = env("GANGLINE_CONFIG").is_some();
+    let Some(path) = file_path(env).filter(|path| must_exist || path.exists()) else {
         return Ok(Context::default());
     };
     let text = read_text(&path, "the configuration file")?;
@@ -104,7 +136,7 @@ fn context(env: &impl Fn(&str) -> Option<String>) -> Result<Context, CliError> {
     let file: File = toml::from_str(&text).map_err(|error| {
         CliError::new(exit::INVALID, code::CONFIG, format!("{shown} is not a valid configuration"))
             .why(error.message().to_owned())
-            .hint("known: context, and address, token, token_file in [contexts.NAME]")
+            .hint("known: context, and address, ca, token, token_file in [contexts.NAME]")
     })?;
     let selected = match (&file.context, file.contexts.len()) {
         (Some(name), _) => Some(name.clone()),
@@ -144,26 +176,20 @@ fn read_text(path: &Path, what: &str) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// Check an address: `http://HOST:PORT`, perhaps with a path before the routes.
+/// Check an address: `https://HOST:PORT`, perhaps with a path before the routes.
 fn parse_address(text: &str) -> Result<Url, CliError> {
     let wrong = |what: String| CliError::new(exit::INVALID, code::ADDRESS, what);
-    let form = "write it as http://HOST:PORT";
+    let form = "write it as https://HOST:PORT";
     // Without `//` a host and port would read as a scheme and a path.
     if !text.contains("://") {
-        return Err(
-            wrong(format!("`{text}` is not an address")).hint(format!("{form}, with http://"))
-        );
+        return Err(wrong(format!("`{text}` is not an address"))
+            .hint(format!("{form}, or http:// for a coordinator on this machine")));
     }
     let url = Url::parse(text).map_err(|error| {
         wrong(format!("`{text}` is not an address")).why(error.to_string()).hint(form)
     })?;
     match url.scheme() {
-        "http" => {}
-        "https" => {
-            return Err(wrong(format!("`{text}`: https is not built yet"))
-                .why("this version speaks plain HTTP, which the coordinator answers on loopback")
-                .hint("go through a tunnel, such as: ssh -L 8265:127.0.0.1:8265 HOST, and use http://127.0.0.1:8265"));
-        }
+        "http" | "https" => {}
         other => return Err(wrong(format!("`{text}`: the scheme {other} is unknown")).hint(form)),
     }
     if url.host_str().is_none_or(str::is_empty) {
@@ -224,6 +250,7 @@ mod tests {
             address: Some("http://c:3".to_owned()),
             token: Some("option".to_owned()),
             token_file: None,
+            ca: None,
         };
         let settings = resolve(&options, look(&env)).unwrap();
         assert_eq!(
@@ -240,6 +267,21 @@ mod tests {
         assert_eq!(resolve(&options, look(&env)).unwrap().token, None);
         let options = Options { address: Some("http://a:1/".to_owned()), ..Options::default() };
         assert_eq!(resolve(&options, look(&env)).unwrap().token.as_deref(), Some("file"));
+    }
+
+    #[test]
+    fn https_needs_a_known_ca() {
+        let (_dir, path) =
+            with_file("[contexts.a]\naddress = \"https://a:1\"\nca = \"~/ca.pem\"\n");
+        let env = [("GANGLINE_CONFIG", path.as_str()), ("HOME", "/home/a")];
+        let settings = resolve(&Options::default(), look(&env)).unwrap();
+        assert_eq!(settings.ca.as_deref(), Some(Path::new("/home/a/ca.pem")));
+        // The CA of one coordinator says nothing about another.
+        let other = Options { address: Some("https://b:1".to_owned()), ..Options::default() };
+        let error = resolve(&other, look(&env)).unwrap_err();
+        assert_eq!(error.exit(), exit::INVALID);
+        let given = Options { ca: Some("/b.pem".into()), ..other };
+        assert_eq!(resolve(&given, look(&env)).unwrap().ca.as_deref(), Some(Path::new("/b.pem")));
     }
 
     #[test]
@@ -273,7 +315,7 @@ mod tests {
         for good in ["http://localhost:8265", "http://[::1]:8265", "http://h/base/"] {
             assert!(parse_address(good).is_ok(), "{good}");
         }
-        for bad in ["localhost:8265", "https://h:8265", "ftp://h", "http://u:p@h", "", "http://"] {
+        for bad in ["localhost:8265", "ftp://h", "http://u:p@h", "", "http://"] {
             assert_eq!(parse_address(bad).unwrap_err().exit(), exit::INVALID, "{bad}");
         }
     }

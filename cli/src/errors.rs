@@ -62,6 +62,8 @@ pub mod code {
     pub const REFUSED: &str = "E0910";
     /// The audit log is not what was written.
     pub const BROKEN_AUDIT: &str = "E0911";
+    /// The coordinator's CA is not the expected one.
+    pub const WRONG_CA: &str = "E0912";
 }
 
 /// Why a command failed. Small, so that it travels cheaply in results.

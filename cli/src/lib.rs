@@ -4,7 +4,8 @@
 //! [`errors::exit`]). One command runs as: `args` (clap) -> `config` (address, token) ->
 //! `commands::*` -> `client` (HTTP) -> `view` (tolerant structs) -> `output` (formats, tables).
 //! `spec_input` makes the spec of a submission, `follow` and `sse` a log that survives lost
-//! connections, `terminal` takes control sequences out of what others wrote.
+//! connections, `terminal` takes control sequences out of what others wrote, `trust` looks at the CA of
+//! a coordinator before it is trusted.
 
 pub mod args;
 pub mod client;
@@ -20,6 +21,7 @@ pub mod sse;
 pub mod submit_command;
 pub mod table;
 pub mod terminal;
+pub mod trust;
 pub mod view;
 
 use std::process::ExitCode;

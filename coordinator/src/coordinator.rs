@@ -33,6 +33,8 @@ pub struct Coordinator {
     pub http: SocketAddr,
     pub quic: SocketAddr,
     pub pin: KeyPin,
+    /// SHA-256 of the CA's certificate, as `openssl x509 -fingerprint -sha256` writes it.
+    pub ca_fingerprint: String,
     /// Where the first admin token is.
     pub admin_token: PathBuf,
     endpoint: Endpoint,
@@ -60,6 +62,7 @@ impl Coordinator {
         let logs = Logs::new(config.state_dir.join("logs"));
         let telemetry = Telemetry::default();
         let pin = ca.pin()?;
+        let ca_fingerprint = fingerprint_text(ca.certificate().as_ref());
         let tls = server_config(&ca.server_identity()?, ca.certificate())?;
         let https = http::tls_config(config, &ca)?;
         let endpoint = Endpoint::server(config.quic, tls, &ca.reset_key())?;
@@ -98,7 +101,15 @@ impl Coordinator {
         let router = api::router(Arc::new(state));
         tokio::spawn(http::serve(listener, router, https));
         let driver_ended = driver.ended;
-        Ok(Coordinator { http: http_address, quic, pin, admin_token, endpoint, driver_ended })
+        Ok(Coordinator {
+            http: http_address,
+            quic,
+            pin,
+            ca_fingerprint,
+            admin_token,
+            endpoint,
+            driver_ended,
+        })
     }
 
     /// Waits for the end of the driver; the error of a store that failed while running.
@@ -111,6 +122,11 @@ impl Coordinator {
     pub async fn shut_down(&self) {
         self.endpoint.close(close::SHUTDOWN, "the coordinator is shutting down").await;
     }
+}
+
+fn fingerprint_text(certificate: &[u8]) -> String {
+    let pairs = sha256(certificate).map(|byte| format!("{byte:02X}"));
+    pairs.join(":")
 }
 
 fn prepare_directory(config: &Config) -> anyhow::Result<()> {

@@ -102,7 +102,8 @@ async fn serve_until_signal(config: &Config, dev: bool) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("signal handler")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("signal handler")?;
     let mut coordinator = Coordinator::start(config).await?;
-    tracing::info!(http = %coordinator.http, quic = %coordinator.quic, "serving");
+    let ca = &coordinator.ca_fingerprint;
+    tracing::info!(http = %coordinator.http, quic = %coordinator.quic, ca, "serving");
     if dev {
         print_first_steps(&coordinator);
     }
@@ -127,6 +128,9 @@ async fn serve_until_signal(config: &Config, dev: bool) -> anyhow::Result<()> {
 fn print_first_steps(coordinator: &Coordinator) {
     println!("HTTP API    http://{}", coordinator.http);
     println!("admin token {}", coordinator.admin_token.display());
+    println!("CA          {}", coordinator.ca_fingerprint);
+    println!("users:");
+    println!("  gangline login https://HOST:{} --pin {{CA}}", coordinator.http.port());
     println!("make a join token:");
     println!(
         "  gangline --address http://{} --token-file {} node token > join.token",

@@ -5,6 +5,7 @@ mod attached;
 mod audit;
 mod card;
 mod local;
+mod login;
 mod logs;
 mod node;
 mod ps;
@@ -42,6 +43,8 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
     match args.command {
         Command::Validate(args) => local::validate(&args, screen),
         Command::Version => local::version(screen),
+        Command::Login(args) => login::login(&globals, &args, screen).await,
+        Command::Logout(args) => login::logout(&args, screen),
         Command::Submit(args) if args.dry_run => submit::dry_run(&args, screen),
         Command::Submit(args) => submit::submit(&args, client, screen).await,
         Command::Run(args) => submit::run(&args, client, screen).await,
@@ -81,6 +84,7 @@ fn connect(globals: &Globals) -> Result<Client, CliError> {
         address: globals.address.clone(),
         token: globals.token.clone(),
         token_file: globals.token_file.clone(),
+        ca: globals.ca.clone(),
     };
     Client::new(&config::resolve(&options, |name| std::env::var(name).ok())?)
 }
