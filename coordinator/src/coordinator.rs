@@ -14,13 +14,12 @@ use gangline_common::transport::{Endpoint, close};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use crate::api::{self, ApiState};
+use crate::api::{self, ApiState, listener};
 use crate::ca::{Ca, write_new};
 use crate::config::Config;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
-use crate::http;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::outbox::Outbox;
@@ -64,7 +63,7 @@ impl Coordinator {
         let pin = ca.pin()?;
         let ca_fingerprint = fingerprint_text(ca.certificate().as_ref());
         let tls = server_config(&ca.server_identity()?, ca.certificate())?;
-        let https = http::tls_config(config, &ca)?;
+        let https = listener::tls_config(config, &ca)?;
         let endpoint = Endpoint::server(config.quic, tls, &ca.reset_key())?;
         let quic = endpoint.local_address().context("QUIC address")?;
         let server = Server::new(Parts {
@@ -79,10 +78,10 @@ impl Coordinator {
         });
         tokio::spawn(server.accept_all(endpoint.clone()));
 
-        let listener = TcpListener::bind(config.http)
+        let socket = TcpListener::bind(config.http)
             .await
             .with_context(|| format!("binding the HTTP address {}", config.http))?;
-        let http_address = listener.local_addr()?;
+        let http_address = socket.local_addr()?;
         let state = ApiState {
             driver: driver.handle,
             board: driver.board,
@@ -99,7 +98,7 @@ impl Coordinator {
             audit,
         };
         let router = api::router(Arc::new(state));
-        tokio::spawn(http::serve(listener, router, https));
+        tokio::spawn(listener::serve(socket, router, https));
         let driver_ended = driver.ended;
         Ok(Coordinator {
             http: http_address,

@@ -11,7 +11,6 @@ pub mod convert;
 pub mod coordinator;
 pub mod core;
 pub mod driver;
-pub mod http;
 pub mod ingest;
 pub mod outbox;
 pub mod request;

@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize};
 use super::error::{ApiError, BAD_PARAMETER, Problem};
 use super::{App, Params};
-use crate::core::audit::AuditEntry;
+use crate::store::Chained;
 
 /// Entries of one page, unless asked otherwise, and at most.
 const PAGE_SIZE: usize = 100;
@@ -42,17 +42,18 @@ pub(super) struct AuditView {
     hash: String,
 }
 
-impl From<&AuditEntry> for AuditView {
-    fn from(entry: &AuditEntry) -> Self {
+impl From<&Chained> for AuditView {
+    fn from(chained: &Chained) -> Self {
+        let entry = &chained.entry;
         AuditView {
-            sequence: entry.sequence,
+            sequence: chained.sequence,
             at: wall_text(entry.wall_ms),
             actor: entry.actor.clone(),
             source: entry.source.map(|address| address.to_string()),
             action: entry.action.clone(),
             object: entry.object.clone(),
             detail: entry.detail.clone(),
-            hash: HEXLOWER.encode(&entry.hash()),
+            hash: HEXLOWER.encode(&chained.hash()),
         }
     }
 }

@@ -16,10 +16,10 @@ use gangline_common::tls::sha256;
 use super::error::{
     ApiError, BAD_HOST, FORBIDDEN, TOKEN_IN_QUERY, TOO_MANY_FAILURES, UNAUTHENTICATED, no_such_job,
 };
+use super::listener::Transport;
 use crate::board::Board;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::job::Job;
-use crate::http::Transport;
 
 /// What a request wants to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,7 @@ mod audit;
 pub mod auth;
 pub mod error;
 mod jobs;
+pub mod listener;
 mod logs;
 mod nodes;
 mod streams;

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use gangline_common::ids::{GangId, JobId, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
-use audit::AuditHead;
 use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
@@ -55,7 +54,6 @@ pub struct Core {
     pub(crate) join_tokens: BTreeMap<String, JoinTokenRecord>,
     pub(crate) api_tokens: BTreeMap<String, ApiTokenRecord>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
-    pub(crate) audit_head: AuditHead,
 
     // Not stored: derived, or learned again.
     pub(crate) queue: BTreeMap<u64, JobId>,
@@ -129,9 +127,8 @@ impl Core {
             Write::ForgetApiToken { name } => {
                 self.api_tokens.remove(&name);
             }
-            Write::Audit(entry) => {
-                self.audit_head = AuditHead { sequence: entry.sequence, hash: entry.hash() };
-            }
+            // Nothing is ever decided by what is in the audit log.
+            Write::Audit(_) => {}
         }
     }
 
@@ -302,10 +299,6 @@ impl Core {
 
     pub fn join_tokens(&self) -> impl Iterator<Item = &JoinTokenRecord> {
         self.join_tokens.values()
-    }
-
-    pub fn audit_head(&self) -> AuditHead {
-        self.audit_head
     }
 
     pub fn api_tokens(&self) -> impl Iterator<Item = &ApiTokenRecord> {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 
-pub use self::audit::{AuditError, AuditLog};
+pub use self::audit::{AuditError, AuditHead, AuditLog, Chained};
 use self::trial::TrialBackend;
 use crate::core::effect::Write;
 
@@ -34,7 +34,7 @@ const NODES: Table = TableDefinition::new("nodes");
 const JOIN_TOKENS: Table = TableDefinition::new("join_tokens");
 const API_TOKENS: Table = TableDefinition::new("api_tokens");
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
-/// Only its end is loaded.
+/// Never loaded: nothing is decided by it.
 const AUDIT: Table = TableDefinition::new("audit");
 /// In the order in which they are loaded.
 const ENTITIES: [Table; 7] = [JOIN_TOKENS, API_TOKENS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
@@ -75,6 +75,7 @@ pub struct Store {
     path: PathBuf,
     database: Arc<Database>,
     pub meta: Meta,
+    audit_head: AuditHead,
 }
 
 impl Store {
@@ -106,6 +107,7 @@ impl Store {
             path: path.to_owned(),
             database: Arc::new(begin(&unfinished, path).map_err(refused)?),
             meta: Meta { era: 1, cluster: cluster.to_owned(), boot_id },
+            audit_head: AuditHead::default(),
         };
         store.transact(|transaction| {
             for table in ENTITIES.into_iter().chain([AUDIT]) {
@@ -122,7 +124,10 @@ impl Store {
     fn over(path: &Path, database: Database) -> Result<Store, StoreError> {
         let meta = read_meta(&database)
             .map_err(|reason| StoreError::Refused { path: path.to_owned(), reason })?;
-        Ok(Store { path: path.to_owned(), database: Arc::new(database), meta })
+        let (path, audit_head) = (path.to_owned(), AuditHead::default());
+        let mut store = Store { path, database: Arc::new(database), meta, audit_head };
+        store.audit_head = store.read_audit_head()?;
+        Ok(store)
     }
 
     /// Stores the header record with the current boot id.
@@ -141,14 +146,18 @@ impl Store {
         for table in ENTITIES {
             self.load_table(table, &mut writes)?;
         }
+        Ok(writes)
+    }
+
+    /// Where the audit log stands.
+    fn read_audit_head(&self) -> Result<AuditHead, StoreError> {
         let newest = self.audit_log().newest().map_err(|error| StoreError::Corrupt {
             path: self.path.clone(),
             table: "audit".to_owned(),
             key: error.key,
             reason: error.reason,
         })?;
-        writes.extend(newest.map(Write::Audit));
-        Ok(writes)
+        Ok(newest.as_ref().map(AuditHead::of).unwrap_or_default())
     }
 
     /// A reader of the audit log, which goes on beside the writer.
@@ -177,12 +186,15 @@ impl Store {
 
     /// Makes a batch durable: all of it, or an error after which this process must end.
     pub fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
+        let mut head = self.audit_head;
         self.transact(|transaction| {
             for write in writes {
-                apply(transaction, write)?;
+                apply(transaction, write, &mut head)?;
             }
             Ok(())
-        })
+        })?;
+        self.audit_head = head;
+        Ok(())
     }
 
     fn transact(
@@ -264,7 +276,11 @@ fn publish(finished: &Path, path: &Path) -> std::io::Result<()> {
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-fn apply(transaction: &redb::WriteTransaction, write: &Write) -> Result<(), String> {
+fn apply(
+    transaction: &redb::WriteTransaction,
+    write: &Write,
+    head: &mut AuditHead,
+) -> Result<(), String> {
     let (table, key, value) = match write {
         Write::Job(job) => (JOBS, job.id.to_string(), Some(record::encode_job(job)?)),
         Write::Attempt(attempt) => (
@@ -288,7 +304,9 @@ fn apply(transaction: &redb::WriteTransaction, write: &Write) -> Result<(), Stri
         ),
         Write::ForgetApiToken { name } => (API_TOKENS, name.clone(), None),
         Write::Audit(entry) => {
-            (AUDIT, audit::key(entry.sequence), Some(record::encode_audit(entry)?))
+            let chained = head.chain(entry.clone());
+            *head = AuditHead::of(&chained);
+            (AUDIT, audit::key(chained.sequence), Some(record::encode_audit(&chained)?))
         }
         Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, format!("{user}\0{key}"), None),
     };

@@ -103,7 +103,6 @@ pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
         "nodes" => Write::Node(Arc::new(unseal::<NodeV1>(bytes)?.into())),
         "join_tokens" => Write::JoinToken(unseal::<JoinTokenV1>(bytes)?.into()),
         "api_tokens" => Write::ApiToken(decode_api_token(bytes)?),
-        "audit" => Write::Audit(decode_audit(bytes)?),
         "idempotency" => Write::Idempotency(unseal::<IdempotencyV1>(bytes)?.into()),
         other => return Err(format!("unknown table {other}")),
     })

@@ -17,7 +17,7 @@ use gangline_coordinator::core::job::{
 };
 use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
 use gangline_coordinator::request::{ResolvedPaths, job_request};
-use gangline_coordinator::store::Meta;
+use gangline_coordinator::store::{Chained, Meta};
 
 /// The canonical texts of two specs: what is stored is the text, byte for byte.
 pub const SPEC_SMALL: &str = r#"{"command":["true"],"grace_period":"30s","kind":"job","launcher":{"start_timeout":"5m","type":"ray"},"resources":{"gpus_per_node":0,"nnodes":1},"version":1}"#;
@@ -315,17 +315,16 @@ pub fn api_token(name: &str, role: Role) -> ApiTokenRecord {
     }
 }
 
-pub fn audit() -> AuditEntry {
-    AuditEntry {
-        sequence: 7,
+pub fn audit() -> Chained {
+    let entry = AuditEntry {
         wall_ms: FIRST.wall_ms,
         actor: "alice".to_owned(),
         source: Some("127.0.0.1".parse().unwrap()),
         action: "job.submit".to_owned(),
         object: "job j-7f3k2".to_owned(),
         detail: "grpo in rlhf".to_owned(),
-        previous: [0xf6; 32],
-    }
+    };
+    Chained { sequence: 7, entry, previous: [0xf6; 32] }
 }
 
 pub fn idempotency() -> IdempotencyRecord {

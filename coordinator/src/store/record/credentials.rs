@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{TimeV1, seal, seal_as, unseal, unseal_as};
 use crate::core::audit::AuditEntry;
 use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
+use crate::store::audit::Chained;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct JoinTokenV1 {
@@ -156,37 +157,27 @@ struct AuditV1 {
     previous: [u8; 32],
 }
 
-pub fn encode_audit(entry: &AuditEntry) -> Result<Vec<u8>, String> {
+pub fn encode_audit(chained: &Chained) -> Result<Vec<u8>, String> {
+    let AuditEntry { wall_ms, actor, source, action, object, detail } = chained.entry.clone();
     seal(&AuditV1 {
-        sequence: entry.sequence,
-        wall_ms: entry.wall_ms,
-        actor: entry.actor.clone(),
-        source: entry.source.map(|address| address.to_string()),
-        action: entry.action.clone(),
-        object: entry.object.clone(),
-        detail: entry.detail.clone(),
-        previous: entry.previous,
+        sequence: chained.sequence,
+        wall_ms,
+        actor,
+        source: source.map(|address| address.to_string()),
+        action,
+        object,
+        detail,
+        previous: chained.previous,
     })
 }
 
-pub fn decode_audit(bytes: &[u8]) -> Result<AuditEntry, String> {
-    unseal::<AuditV1>(bytes)?.restore()
-}
-
-impl AuditV1 {
-    fn restore(self) -> Result<AuditEntry, String> {
-        let source = self.source.map(|text| text.parse()).transpose();
-        Ok(AuditEntry {
-            sequence: self.sequence,
-            wall_ms: self.wall_ms,
-            actor: self.actor,
-            source: source.map_err(|_| "its source is no address".to_owned())?,
-            action: self.action,
-            object: self.object,
-            detail: self.detail,
-            previous: self.previous,
-        })
-    }
+pub fn decode_audit(bytes: &[u8]) -> Result<Chained, String> {
+    let AuditV1 { sequence, wall_ms, actor, source, action, object, detail, previous } =
+        unseal(bytes)?;
+    let source = source.map(|text| text.parse()).transpose();
+    let source = source.map_err(|_| "its source is no address".to_owned())?;
+    let entry = AuditEntry { wall_ms, actor, source, action, object, detail };
+    Ok(Chained { sequence, entry, previous })
 }
 
 #[derive(Serialize, Deserialize)]

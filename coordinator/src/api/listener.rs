@@ -28,7 +28,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use crate::api::error::{ApiError, HTTPS_ONLY};
+use super::error::{ApiError, HTTPS_ONLY};
 use crate::ca::Ca;
 use crate::config::Config;
 
