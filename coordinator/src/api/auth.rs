@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use gangline_common::tls::sha256;
 
+use super::dialect::Dialect;
 use super::error::{
     ApiError, BAD_HOST, FORBIDDEN, TOKEN_IN_QUERY, TOO_MANY_FAILURES, UNAUTHENTICATED, no_such_job,
 };
@@ -26,6 +27,9 @@ pub enum Action {
     ReadJobs,
     SubmitJob,
     StopJob,
+    DeleteJob,
+    ReadPackages,
+    WritePackage,
     ReadNodes,
     RevokeNode,
     CreateToken,
@@ -63,10 +67,13 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     }
     match (action, object) {
         (WhoAmI | ReadNodes, Object::Any | Object::Fleet) => Ok(()),
-        (ReadJobs | SubmitJob | StopJob, Object::Any) => Ok(()),
+        (ReadJobs | SubmitJob | StopJob | DeleteJob, Object::Any) => Ok(()),
+        (ReadPackages | WritePackage, Object::Any | Object::Fleet) => Ok(()),
         (SubmitJob, Object::Project(project)) if *project == principal.project => Ok(()),
-        (ReadJobs | StopJob, Object::Job(job)) if job.project == principal.project => Ok(()),
-        (ReadJobs | StopJob, Object::Job(_)) => Err(Denied::Hidden),
+        (ReadJobs | StopJob | DeleteJob, Object::Job(job)) if job.project == principal.project => {
+            Ok(())
+        }
+        (ReadJobs | StopJob | DeleteJob, Object::Job(_)) => Err(Denied::Hidden),
         _ => Err(Denied::Forbidden),
     }
 }
@@ -101,6 +108,7 @@ pub(super) struct Gate {
     pub board: Board,
     pub failures: Arc<FailedLogins>,
     pub access: Access,
+    pub dialect: Dialect,
 }
 
 /// Stands before every route: nobody passes without the token that its access asks for.
@@ -121,7 +129,11 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
 
 /// The principal of a request's token.
 fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Principal, ApiError> {
-    let Some(token) = bearer(headers) else {
+    let token = match gate.dialect {
+        Dialect::Ours => bearer(headers),
+        Dialect::Ray => bearer(headers).or_else(|| cookie(headers)),
+    };
+    let Some(token) = token else {
         return Err(ApiError::new(UNAUTHENTICATED, "this address needs a token")
             .hint("send `Authorization: Bearer <token>`; an administrator makes tokens"));
     };
@@ -135,8 +147,29 @@ fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Princip
             .hint("wait a minute, then use a valid token")
             .retry_after_s(FAILURE_WINDOW.as_secs()));
     }
-    Err(ApiError::new(UNAUTHENTICATED, "the token is not known")
+    // Ray's clients say "no token was found" for 401 and "the token is invalid" for 403.
+    let kind = match gate.dialect {
+        Dialect::Ours => UNAUTHENTICATED,
+        Dialect::Ray => FORBIDDEN,
+    };
+    Err(ApiError::new(kind, "the token is not known")
         .hint("check the token; an administrator makes tokens"))
+}
+
+/// Where Ray's clients may put a token that they send as a cookie.
+const TOKEN_COOKIE: &str = "ray-authentication-token";
+
+/// The token of Ray's cookie. Not from a browser: it would add the cookie to what another web page
+/// asks of us (A50), and it always names that page in `Origin` or `Sec-Fetch-Site`.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
+        return None;
+    }
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|text| text.split(';')).filter_map(|c| c.split_once('='));
+    let (_, token) = pairs.find(|(name, _)| name.trim() == TOKEN_COOKIE)?;
+    let token = token.trim().trim_matches('"');
+    (!token.is_empty()).then_some(token)
 }
 
 /// The text after `Bearer`, from `Authorization` or else from the header that Ray's clients send.

@@ -33,6 +33,10 @@ pub enum Write {
     Idempotency(IdempotencyRecord),
     ForgetIdempotency { user: String, key: String },
     ForgetJoinToken { id: String },
+    // A job is forgotten as a whole, in one batch: attempts, gang, then the job itself.
+    ForgetAttempt { job: JobId, number: u32 },
+    ForgetGang { id: GangId },
+    ForgetJob { id: JobId },
 }
 
 /// A snapshot that readers should see, with nothing to store.
@@ -82,10 +86,18 @@ pub enum CloseReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Done,
-    Submitted { job: JobId },
+    Submitted {
+        job: JobId,
+    },
     Stopping,
+    /// The job and its gang are forgotten: the gang's logs belong to nobody now.
+    Deleted {
+        gang: GangId,
+    },
     Connected,
-    Joined { name: String },
+    Joined {
+        name: String,
+    },
     Rejected(Rejected),
 }
 
@@ -114,6 +126,12 @@ pub enum Rejected {
     AlreadyEnded {
         state: &'static str,
     },
+    /// The job cannot be deleted in this state.
+    NotEnded {
+        state: &'static str,
+    },
+    /// The job has ended, but members on nodes that are lost may still run.
+    NotGone,
     /// Unknown, expired, used up: deliberately one answer.
     BadJoinToken,
     Revoked,
@@ -137,7 +155,10 @@ impl Write {
             | Write::ApiToken(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
-            | Write::ForgetJoinToken { .. } => {}
+            | Write::ForgetJoinToken { .. }
+            | Write::ForgetAttempt { .. }
+            | Write::ForgetGang { .. }
+            | Write::ForgetJob { .. } => {}
         }
     }
 }

@@ -28,6 +28,11 @@ pub enum Event {
         actor: Principal,
         reason: String,
     },
+    /// Forget an ended job and everything that belongs to it.
+    DeleteJob {
+        request: RequestId,
+        job: JobId,
+    },
     CreateJoinToken {
         request: RequestId,
         record: JoinTokenRecord,
@@ -88,6 +93,7 @@ impl Event {
             Event::Tick => "tick",
             Event::Submit { .. } => "submit",
             Event::StopJob { .. } => "stop job",
+            Event::DeleteJob { .. } => "delete job",
             Event::CreateJoinToken { .. } => "create join token",
             Event::CreateApiToken { .. } => "create API token",
             Event::RevokeNode { .. } => "revoke node",

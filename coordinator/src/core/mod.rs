@@ -122,6 +122,21 @@ impl Core {
             Write::ForgetJoinToken { id } => {
                 self.join_tokens.remove(&id);
             }
+            Write::ForgetAttempt { job, number } => {
+                self.attempts.remove(&(job, number));
+            }
+            Write::ForgetGang { id } => {
+                self.gangs.remove(&id);
+                self.on_node.values_mut().for_each(|gangs| {
+                    gangs.remove(&id);
+                });
+            }
+            Write::ForgetJob { id } => {
+                if let Some(job) = self.jobs.remove(&id) {
+                    self.queue.remove(&job.sequence);
+                }
+                self.live_jobs.remove(&id);
+            }
         }
     }
 
@@ -133,6 +148,7 @@ impl Core {
             Event::StopJob { request, job, actor, reason } => {
                 self.on_stop_job(request, &job, &actor, reason, now, out);
             }
+            Event::DeleteJob { request, job } => self.on_delete_job(request, &job, out),
             Event::CreateJoinToken { request, record } => {
                 self.put(Write::JoinToken(record), out);
                 out.replies.push((request, Answer::Done));

@@ -17,6 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use gangline_common::ids::JobId;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 
 use self::trial::TrialBackend;
@@ -247,14 +248,21 @@ fn publish(finished: &Path, path: &Path) -> std::io::Result<()> {
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
+fn attempt_key(job: &JobId, number: u32) -> String {
+    format!("{job}/{number:010}")
+}
+
 fn apply(transaction: &redb::WriteTransaction, write: &Write) -> Result<(), String> {
     let (table, key, value) = match write {
         Write::Job(job) => (JOBS, job.id.to_string(), Some(record::encode_job(job)?)),
         Write::Attempt(attempt) => (
             ATTEMPTS,
-            format!("{}/{:010}", attempt.job, attempt.number),
+            attempt_key(&attempt.job, attempt.number),
             Some(record::encode_attempt(attempt)?),
         ),
+        Write::ForgetAttempt { job, number } => (ATTEMPTS, attempt_key(job, *number), None),
+        Write::ForgetGang { id } => (GANGS, id.to_string(), None),
+        Write::ForgetJob { id } => (JOBS, id.to_string(), None),
         Write::Gang(gang) => (GANGS, gang.id.to_string(), Some(record::encode_gang(gang)?)),
         Write::Node(node) => (NODES, node.id.to_string(), Some(record::encode_node(node)?)),
         Write::JoinToken(token) => {

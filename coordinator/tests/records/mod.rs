@@ -51,9 +51,11 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::JoinToken(token) => record::encode_join_token(token),
         Write::ApiToken(token) => record::encode_api_token(token),
         Write::Idempotency(record) => record::encode_idempotency(record),
-        Write::ForgetIdempotency { .. } | Write::ForgetJoinToken { .. } => {
-            Err("a removal has no record".to_owned())
-        }
+        Write::ForgetIdempotency { .. }
+        | Write::ForgetJoinToken { .. }
+        | Write::ForgetAttempt { .. }
+        | Write::ForgetGang { .. }
+        | Write::ForgetJob { .. } => Err("a removal has no record".to_owned()),
     }
     .unwrap()
 }

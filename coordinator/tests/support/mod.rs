@@ -185,6 +185,16 @@ impl Fleet {
 
     /// Submits a spec written as YAML; returns the answer.
     pub fn submit(&mut self, id: &str, spec: &str) -> Answer {
+        self.submit_with_key(id, spec, None)
+    }
+
+    /// As [`Fleet::submit`], with an idempotency key and the hash of the body.
+    pub fn submit_with_key(
+        &mut self,
+        id: &str,
+        spec: &str,
+        idempotency: Option<(String, [u8; 32])>,
+    ) -> Answer {
         let number = self.number();
         let spec = gangline_spec::parse(spec).unwrap();
         let job = JobId::new(id).unwrap();
@@ -195,7 +205,7 @@ impl Fleet {
             gang: GangId::new(format!("g-{number}")).unwrap(),
             token_seed: [number as u8; 32],
             principal: alice(),
-            idempotency: None,
+            idempotency,
             request: Arc::new(job_request(&spec, paths, "gangline submit".into())),
         };
         self.step(Event::Submit { request: number, submission: Box::new(submission) });
@@ -207,6 +217,12 @@ impl Fleet {
         let job = JobId::new(id).unwrap();
         let reason = "enough".to_owned();
         self.step(Event::StopJob { request: number, job, actor: alice(), reason });
+        self.answers.last().cloned().unwrap()
+    }
+
+    pub fn delete(&mut self, id: &str) -> Answer {
+        let number = self.number();
+        self.step(Event::DeleteJob { request: number, job: JobId::new(id).unwrap() });
         self.answers.last().cloned().unwrap()
     }
 
@@ -385,7 +401,11 @@ fn through_the_codec(write: &Write) -> Write {
         Write::JoinToken(token) => ("join_tokens", record::encode_join_token(token)),
         Write::ApiToken(token) => ("api_tokens", record::encode_api_token(token)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
-        Write::ForgetIdempotency { .. } | Write::ForgetJoinToken { .. } => return write.clone(),
+        Write::ForgetIdempotency { .. }
+        | Write::ForgetJoinToken { .. }
+        | Write::ForgetAttempt { .. }
+        | Write::ForgetGang { .. }
+        | Write::ForgetJob { .. } => return write.clone(),
     };
     record::decode(table, &bytes.unwrap()).unwrap()
 }
