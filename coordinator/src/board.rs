@@ -69,6 +69,16 @@ impl Inner {
             }
             Write::Node(node) => self.take_node(node),
             Write::ApiToken(token) => self.take_token(token),
+            Write::ForgetAttempt { job, number } => {
+                self.attempts.remove(&(job.clone(), *number));
+            }
+            Write::ForgetGang { id } => {
+                self.gangs.remove(id);
+                self.live_gangs.remove(id);
+            }
+            Write::ForgetJob { id } => {
+                self.jobs.remove(id);
+            }
             Write::ForgetApiToken { name } => self.drop_token(name),
             Write::JoinToken(token) => {
                 self.join_tokens.insert(token.id.clone(), token.clone());
@@ -202,6 +212,25 @@ impl Board {
             .find(|node| node.id.as_str() == id_or_name)
             .or_else(|| inner.nodes.values().find(|node| node.name == id_or_name))?;
         Some(snapshot(&inner, node))
+    }
+
+    /// The version of a program that most nodes report, of one pool or of all; of several that are
+    /// equally frequent, the one that sorts last. Revoked nodes do not count.
+    pub fn common_version(&self, program: &str, pool: Option<&str>) -> Option<String> {
+        let inner = self.read();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let inventories = inner.nodes.values().filter(|node| !node.revoked);
+        for inventory in inventories.filter_map(|node| node.inventory.as_ref()) {
+            if pool.is_some_and(|pool| pool != inventory.pool) {
+                continue;
+            }
+            let versions = inventory.versions.iter().filter(|(name, _)| name == program);
+            for (_, version) in versions.filter(|(_, version)| !version.is_empty()) {
+                *counts.entry(version).or_default() += 1;
+            }
+        }
+        let most = counts.into_iter().max_by_key(|(version, count)| (*count, *version));
+        most.map(|(version, _)| version.to_owned())
     }
 
     /// A token of the API by the SHA-256 of its text.

@@ -23,6 +23,7 @@ use crate::driver::{self, DriverHandle};
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::outbox::Outbox;
+use crate::packages::Packages;
 use crate::request::PathRules;
 use crate::server::{Parts, Server};
 use crate::store::{Store, StoreError};
@@ -87,6 +88,8 @@ impl Coordinator {
             board: driver.board,
             telemetry,
             logs,
+            packages: Packages::open(config.state_dir.join("packages"))
+                .context("the directory of packages")?,
             paths: PathRules {
                 shared_root: config.shared_root.clone(),
                 extra_roots: config.extra_roots.clone(),

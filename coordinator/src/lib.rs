@@ -13,6 +13,7 @@ pub mod core;
 pub mod driver;
 pub mod ingest;
 pub mod outbox;
+pub mod packages;
 pub mod request;
 pub mod server;
 pub mod session;

@@ -251,6 +251,72 @@ fn one_checkpoint_directory_has_one_live_job() {
 }
 
 #[test]
+fn a_deleted_job_leaves_nothing_and_others_stay() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.submit("j2", &COMMAND.replace("name: c", "name: d"));
+    fleet.settle();
+    let not_ended = Answer::Rejected(Rejected::NotEnded { state: "RUNNING" });
+    assert_eq!(fleet.delete("j1"), not_ended);
+    fleet.exit_ranks("j1", 0);
+    let gang = fleet.job("j1").gang.clone();
+    assert_eq!(fleet.delete("j1"), Answer::Deleted { gang: gang.clone() });
+    assert!(fleet.core.jobs().all(|job| job.id.as_str() == "j2"));
+    assert!(fleet.core.attempts().all(|attempt| attempt.job.as_str() == "j2"));
+    assert!(fleet.core.gangs().all(|left| left.id != gang));
+    assert_eq!(fleet.delete("j1"), Answer::Rejected(Rejected::NoSuchJob));
+    assert_eq!(fleet.state("j2"), JobState::Running);
+    // The id is free again, and an agent that still speaks of the old gang disturbs nobody.
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    assert_ne!(fleet.job("j1").gang, gang);
+}
+
+#[test]
+fn a_job_that_never_ran_is_deleted() {
+    let mut fleet = two_workers();
+    fleet.submit("big", &RAY.replace("nnodes: 2", "nnodes: 3"));
+    assert!(matches!(fleet.delete("big"), Answer::Rejected(Rejected::NotEnded { .. })));
+    fleet.stop("big");
+    assert!(matches!(fleet.delete("big"), Answer::Deleted { .. }));
+    assert_eq!(fleet.core.jobs().count(), 0);
+}
+
+#[test]
+fn a_job_is_not_deleted_while_a_lost_node_may_run_it() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    fleet.disconnect("b");
+    fleet.stop("j1");
+    for _ in 0..40 {
+        fleet.deliver("a");
+        fleet.report("a");
+        fleet.wait_ms(1000);
+        fleet.heartbeat("a");
+    }
+    assert_eq!(fleet.state("j1"), JobState::Cancelled);
+    assert_eq!(fleet.delete("j1"), Answer::Rejected(Rejected::NotGone));
+    fleet.connect("b");
+    fleet.settle();
+    assert!(matches!(fleet.delete("j1"), Answer::Deleted { .. }));
+    assert!(fleet.agents.values().all(|agent| agent.members.is_empty()));
+}
+
+#[test]
+fn a_remembered_request_goes_with_its_job() {
+    let mut fleet = two_workers();
+    let key = Some(("k".to_owned(), [1; 32]));
+    fleet.submit_with_key("j1", COMMAND, key.clone());
+    fleet.stop("j1");
+    fleet.settle();
+    assert!(matches!(fleet.delete("j1"), Answer::Deleted { .. }));
+    let again = fleet.submit_with_key("j2", COMMAND, key);
+    assert!(matches!(again, Answer::Submitted { job } if job.as_str() == "j2"));
+}
+
+#[test]
 fn a_restored_core_goes_on() {
     let mut fleet = two_workers();
     fleet.submit("j1", COMMAND);

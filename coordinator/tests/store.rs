@@ -165,6 +165,28 @@ fn what_was_committed_is_loaded() {
 }
 
 #[test]
+fn a_forgotten_job_is_not_loaded() {
+    let place = Place::new();
+    let mut store = Store::open(&place.path, false, "c").unwrap();
+    let rows = goldens();
+    store.commit(&rows).unwrap();
+    let forget = |write: &Write| match write {
+        Write::Job(job) => Some(Write::ForgetJob { id: job.id.clone() }),
+        Write::Attempt(attempt) => {
+            Some(Write::ForgetAttempt { job: attempt.job.clone(), number: attempt.number })
+        }
+        Write::Gang(gang) => Some(Write::ForgetGang { id: gang.id.clone() }),
+        _ => None,
+    };
+    let forgotten: Vec<Write> = rows.iter().filter_map(forget).collect();
+    assert!(forgotten.len() >= 3, "the goldens have jobs, attempts and gangs");
+    let expected: Vec<Write> = rows.into_iter().filter(|row| forget(row).is_none()).collect();
+    store.commit(&forgotten).unwrap();
+    drop(store);
+    assert!(same(&place.open().unwrap().load().unwrap(), &expected));
+}
+
+#[test]
 fn the_header_record_is_kept() {
     let place = Place::new();
     let mut store = Store::open(&place.path, false, "c").unwrap();

@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use gangline_common::time::Timestamp;
 use gangline_common::tls::sha256;
 
+use super::dialect::Dialect;
 use super::error::{
     ApiError, BAD_HOST, FORBIDDEN, TOKEN_IN_QUERY, TOO_MANY_FAILURES, UNAUTHENTICATED, no_such_job,
 };
@@ -28,6 +29,9 @@ pub enum Action {
     ReadJobs,
     SubmitJob,
     StopJob,
+    DeleteJob,
+    ReadPackages,
+    WritePackage,
     ReadNodes,
     RevokeNode,
     ManageTokens,
@@ -67,8 +71,8 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     }
     // What a role may do to anything at all.
     let able = match action {
-        WhoAmI | ReadJobs | ReadNodes => true,
-        SubmitJob | StopJob => role >= Role::Member,
+        WhoAmI | ReadJobs | ReadNodes | ReadPackages => true,
+        SubmitJob | StopJob | DeleteJob | WritePackage => role >= Role::Member,
         ReadAudit => role >= Role::Operator,
         RevokeNode | ManageTokens => false,
     };
@@ -112,6 +116,7 @@ pub(super) struct Gate {
     pub board: Board,
     pub failures: Arc<FailedLogins>,
     pub access: Access,
+    pub dialect: Dialect,
 }
 
 /// Stands before every route: nobody passes without the token that its access asks for.
@@ -132,7 +137,11 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
 
 /// The principal of a request's token.
 fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Principal, ApiError> {
-    let Some(token) = bearer(headers) else {
+    let token = match gate.dialect {
+        Dialect::Ours => bearer(headers),
+        Dialect::Ray => bearer(headers).or_else(|| cookie(headers)),
+    };
+    let Some(token) = token else {
         return Err(ApiError::new(UNAUTHENTICATED, "this address needs a token")
             .hint("send `Authorization: Bearer <token>`; an administrator makes tokens"));
     };
@@ -152,8 +161,29 @@ fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Princip
             .hint("wait a minute, then use a valid token")
             .retry_after_s(FAILURE_WINDOW.as_secs()));
     }
-    Err(ApiError::new(UNAUTHENTICATED, "the token is not known")
+    // Ray's clients say "no token was found" for 401 and "the token is invalid" for 403.
+    let kind = match gate.dialect {
+        Dialect::Ours => UNAUTHENTICATED,
+        Dialect::Ray => FORBIDDEN,
+    };
+    Err(ApiError::new(kind, "the token is not known")
         .hint("check the token; an administrator makes tokens"))
+}
+
+/// Where Ray's clients may put a token that they send as a cookie.
+const TOKEN_COOKIE: &str = "ray-authentication-token";
+
+/// The token of Ray's cookie. Not from a browser: it would add the cookie to what another web page
+/// asks of us (A50), and it always names that page in `Origin` or `Sec-Fetch-Site`.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
+        return None;
+    }
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|text| text.split(';')).filter_map(|c| c.split_once('='));
+    let (_, token) = pairs.find(|(name, _)| name.trim() == TOKEN_COOKIE)?;
+    let token = token.trim().trim_matches('"');
+    (!token.is_empty()).then_some(token)
 }
 
 /// The text after `Bearer`, from `Authorization` or else from the header that Ray's clients send.

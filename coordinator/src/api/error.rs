@@ -1,5 +1,7 @@
 //! Errors of the HTTP API: RFC 9457 problems with stable codes, what to do, and no secrets.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -53,6 +55,9 @@ kinds! {
     BAD_MEDIA_TYPE = "E0319", UNSUPPORTED_MEDIA_TYPE, "The body is of a type that is not read";
     BAD_BODY = "E0320", UNPROCESSABLE_ENTITY, "The body is not valid";
     SLOW_BODY = "E0321", REQUEST_TIMEOUT, "The body did not arrive in time";
+    NOT_ENDED = "E0340", CONFLICT, "The job has not ended";
+    NOT_BUILT = "E0341", BAD_REQUEST, "Not available yet";
+    STORE_FULL = "E0342", INSUFFICIENT_STORAGE, "No room for more";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 
@@ -189,7 +194,9 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = self.status();
         let retry = self.0.retry_after_s;
-        let mut response = (status, Json(self.0)).into_response();
+        let mut response = (status, Json(&*self.0)).into_response();
+        // The other dialect says the same in its own form.
+        response.extensions_mut().insert(Arc::<Problem>::from(self.0));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if status == StatusCode::UNAUTHORIZED {
@@ -223,7 +230,10 @@ pub(super) fn no_such_job() -> ApiError {
 /// A piece of a caller's text for a message: shortened, in back quotes, nothing that drives a
 /// terminal.
 pub(super) fn quoted(text: &str) -> String {
-    let shown: String =
-        text.chars().take(80).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    format!("`{shown}`")
+    format!("`{}`", cleaned(text))
+}
+
+/// As [`quoted`], without quotes.
+pub(super) fn cleaned(text: &str) -> String {
+    text.chars().take(80).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

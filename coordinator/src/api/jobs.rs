@@ -1,38 +1,29 @@
-//! Jobs: submit, list, look at, stop.
+//! Jobs: list, look at, stop, delete, and what the core's answers mean to a caller.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderName, StatusCode, header};
 use data_encoding::BASE64URL_NOPAD;
-use gangline_common::ids::{GangId, JobId, short_suffix};
-use gangline_common::random;
-use gangline_spec::{Code, JobSpec, MAX_SPEC_BYTES, SpecError};
-use ring::digest;
+use gangline_common::ids::JobId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Action, Caller, Object, authorize, decoded, sees};
+use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
-    ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_MEDIA_TYPE, BAD_PARAMETER, CHECKPOINT_IN_USE, FULL,
-    JOB_EXISTS, KEY_REUSED, Problem, no_such_job, quoted,
+    ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, CHECKPOINT_IN_USE, FULL, KEY_REUSED,
+    NOT_ENDED, Problem, no_such_job, quoted,
 };
 use super::view::{JobView, Names};
-use super::{App, Params, Selector, Shared, header_text, read_body, read_json};
+use super::{App, Params, Selector, Shared, read_json};
 use crate::board::{Board, JobSnapshot};
 use crate::core::credential::Principal;
 use crate::core::effect::{Answer, Rejected};
-use crate::core::event::{Event, Submission};
+use crate::core::event::{Event, RequestId};
 use crate::core::job::{Job, JobState};
-use crate::request::{job_request, resolve_paths};
 
-/// Longest idempotency key, in characters.
-const MAX_KEY: usize = 128;
-/// Longest submit command that is kept, in bytes.
-const MAX_COMMAND: usize = 16 << 10;
 /// Longest reason of a stop, in characters.
 const MAX_REASON: usize = 1024;
 /// Jobs of one page, unless asked otherwise, and at most.
@@ -44,124 +35,22 @@ const MAX_CANDIDATES: usize = 5;
 /// One job.
 #[derive(Serialize, ToSchema)]
 pub(super) struct JobAnswer {
-    job: JobView,
+    pub job: JobView,
 }
 
-/// Query of a submit.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct SubmitParams {
-    /// Id of the new job, `[A-Za-z0-9_-]{1,64}`; one is made without it.
-    submission_id: Option<String>,
-}
-
-/// Submits a job. 201: it is durably queued. 200: this very request came before; its job.
-#[utoipa::path(post, path = "/api/v1/jobs",
-    params(SubmitParams,
-        ("Idempotency-Key" = Option<String>, Header,
-            description = "The same key and body within 24 h make one job"),
-        ("X-Gangline-Command" = Option<String>, Header,
-            description = "The submitter's command, percent-encoded UTF-8")),
-    request_body(content((String = "application/yaml"), (Object = "application/json")),
-        description = "The job spec, at most 1 MiB, every environment entry with a value"),
-    responses(
-        (status = 201, body = JobAnswer),
-        (status = 200, body = JobAnswer),
-        (status = 409, response = Problem),
-        (status = 413, response = Problem),
-        (status = 422, response = Problem)))]
-pub(super) async fn submit_job(
-    State(shared): App,
-    Caller(principal): Caller,
-    Params(params): Params<SubmitParams>,
-    headers: HeaderMap,
-    body: Body,
-) -> Result<Response, ApiError> {
-    check_media_type(&headers)?;
-    let key = idempotency_key(&headers)?;
-    let command = submit_command(&headers)?;
-    let chosen = params.submission_id.as_deref().map(chosen_id).transpose()?;
-    let body = read_body(body, MAX_SPEC_BYTES).await?;
-    let hash = request_hash(&body, params.submission_id.as_deref(), &principal.user);
-    let (source, spec) = parse(body).await?;
-    let project = spec.project.clone().unwrap_or_else(|| principal.project.clone());
-    authorize(&principal, Action::SubmitJob, &Object::Project(&project))?;
-
-    let job = match &chosen {
-        Some(id) => id.clone(),
-        None => minted(JobId::new(format!("j-{}", short_suffix(random::number()?))))?,
-    };
-    let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
-    let paths = resolve_paths(&spec, &job, &project, &shared.api.paths).map_err(|mut errors| {
-        errors.locate(&source);
-        ApiError::spec(errors)
-    })?;
-    let submission = Submission {
-        job,
-        gang: gang.clone(),
-        token_seed: random::bytes()?,
-        principal: Principal { project, ..principal.clone() },
-        idempotency: key.map(|key| (key, hash)),
-        request: Arc::new(job_request(&spec, paths, command)),
-    };
-    let canonical = submission.request.spec_json.clone();
-    let submission = Box::new(submission);
-    let answer = shared.api.driver.ask(|request| Event::Submit { request, submission }).await?;
-    match answer {
-        Answer::Submitted { job } => submitted(&shared, &principal, &job, &gang),
-        Answer::Rejected(Rejected::JobExists { job }) => {
-            existing(&shared, &principal, &job, &canonical)
-        }
-        Answer::Rejected(rejected) => Err(refused(&shared, &principal, rejected)),
-        other => Err(unexpected(&other)),
-    }
-}
-
-/// The answer for a job that this request, or the same one before it, made.
-fn submitted(
+/// Asks the core: its answer, or its refusal.
+pub(super) async fn ask(
     shared: &Shared,
-    principal: &Principal,
-    id: &JobId,
-    gang: &GangId,
-) -> Result<Response, ApiError> {
-    let Some(snapshot) = shared.api.board.job(id) else {
-        return Err(ApiError::internal("a committed job is not on the board", id));
-    };
-    if !sees(principal, &snapshot.job) {
-        return Err(key_reused());
-    }
-    // Gang ids are minted per request: another one means that the job is older than this request.
-    let status = match snapshot.job.gang == *gang {
-        true => StatusCode::CREATED,
-        false => StatusCode::OK,
-    };
-    let location = format!("/api/v1/jobs/{id}");
-    let answer = Json(JobAnswer { job: view(shared, &snapshot) });
-    Ok((status, [(header::LOCATION, location)], answer).into_response())
-}
-
-/// The id is taken: by the same job again, or by another one (A33).
-fn existing(
-    shared: &Shared,
-    principal: &Principal,
-    id: &JobId,
-    canonical: &str,
-) -> Result<Response, ApiError> {
-    let snapshot = shared.api.board.job(id).filter(|s| sees(principal, &s.job));
-    match snapshot {
-        Some(snapshot) if snapshot.job.request.spec_json == canonical => {
-            Ok(Json(JobAnswer { job: view(shared, &snapshot) }).into_response())
-        }
-        Some(_) => Err(ApiError::new(JOB_EXISTS, format!("job `{id}` exists with another spec"))
-            .hint("leave the id out, or choose another one")),
-        None => Err(ApiError::new(JOB_EXISTS, format!("the job id `{id}` cannot be used"))
-            .hint("leave the id out, or choose another one")),
-    }
+    make: impl FnOnce(RequestId) -> Event,
+) -> Result<Result<Answer, Rejected>, ApiError> {
+    Ok(match shared.api.driver.ask(make).await? {
+        Answer::Rejected(rejected) => Err(rejected),
+        answer => Ok(answer),
+    })
 }
 
 /// What a refusal of the core means to the caller.
-fn refused(shared: &Shared, principal: &Principal, rejected: Rejected) -> ApiError {
+pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected) -> ApiError {
     match rejected {
         Rejected::KeyReused { .. } => key_reused(),
         Rejected::CheckpointInUse { job, directory } => {
@@ -181,6 +70,12 @@ fn refused(shared: &Shared, principal: &Principal, rejected: Rejected) -> ApiErr
         Rejected::AlreadyEnded { state } => {
             ApiError::new(ALREADY_ENDED, format!("the job has already ended: {state}"))
         }
+        Rejected::NotEnded { state } => ApiError::new(NOT_ENDED, format!("the job is {state}"))
+            .hint("stop it, and delete it when it has ended"),
+        Rejected::NotGone => {
+            ApiError::new(NOT_ENDED, "the job has ended, but a node of it is lost and may run it")
+                .hint("delete it when the node is back and has reported that nothing is left")
+        }
         Rejected::NoSuchJob => no_such_job(),
         other @ (Rejected::JobExists { .. }
         | Rejected::NoSuchNode
@@ -192,7 +87,7 @@ fn refused(shared: &Shared, principal: &Principal, rejected: Rejected) -> ApiErr
     }
 }
 
-fn key_reused() -> ApiError {
+pub(super) fn key_reused() -> ApiError {
     ApiError::new(KEY_REUSED, "the idempotency key came before, with another body or job id")
         .hint("use a new key for a new request")
 }
@@ -202,81 +97,7 @@ pub(super) fn unexpected(answer: &Answer) -> ApiError {
     ApiError::internal("unexpected answer of the driver", &format_args!("{answer:?}"))
 }
 
-fn minted<T, E: std::fmt::Display>(id: Result<T, E>) -> Result<T, ApiError> {
-    id.map_err(|error| ApiError::internal("minting an id", &error))
-}
-
-/// Parsing may take a while for a spec at the limit, so it does not hold up the other requests.
-async fn parse(body: Vec<u8>) -> Result<(String, JobSpec), ApiError> {
-    let parsed = tokio::task::spawn_blocking(move || {
-        let source = String::from_utf8(body).map_err(|error| {
-            let at = error.utf8_error().valid_up_to();
-            let message = format!("the spec is not UTF-8 text (byte {at})");
-            SpecError::new(Code::SYNTAX, "", message, None)
-        })?;
-        gangline_spec::parse_resolved(&source).map(|spec| (source, spec))
-    });
-    match parsed.await {
-        Ok(result) => result.map_err(ApiError::spec),
-        Err(error) => Err(ApiError::internal("parsing a spec", &error)),
-    }
-}
-
-/// A spec is YAML, of which JSON is a part; nothing else is guessed.
-fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    const TYPES: [&str; 5] =
-        ["application/yaml", "application/x-yaml", "application/json", "text/yaml", "text/plain"];
-    let Some(text) = header_text(headers, header::CONTENT_TYPE.as_str())? else { return Ok(()) };
-    let essence = text.split(';').next().unwrap_or("").trim();
-    if TYPES.iter().any(|known| essence.eq_ignore_ascii_case(known)) {
-        return Ok(());
-    }
-    Err(ApiError::new(BAD_MEDIA_TYPE, format!("{} is not a type of a spec", quoted(essence)))
-        .hint("send the spec as application/yaml or application/json"))
-}
-
-fn chosen_id(text: &str) -> Result<JobId, ApiError> {
-    JobId::new(text).map_err(|error| {
-        let message = format!("{} cannot be a job id", quoted(text));
-        ApiError::spec(
-            SpecError::new(Code::BAD_VALUE, "", message, Some(error.rule.to_owned())).into(),
-        )
-    })
-}
-
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
-    let Some(key) = header_text(headers, "idempotency-key")? else { return Ok(None) };
-    if (1..=MAX_KEY).contains(&key.len()) {
-        return Ok(Some(key.to_owned()));
-    }
-    let detail = format!("the Idempotency-Key has {} characters", key.len());
-    Err(ApiError::new(BAD_PARAMETER, detail).hint(format!("use 1 to {MAX_KEY}")))
-}
-
-fn submit_command(headers: &HeaderMap) -> Result<String, ApiError> {
-    let Some(text) = header_text(headers, "x-gangline-command")? else { return Ok(String::new()) };
-    let command = decoded(text);
-    if command.len() <= MAX_COMMAND {
-        return Ok(command);
-    }
-    let detail = format!("X-Gangline-Command has {} bytes", command.len());
-    Err(ApiError::new(BAD_PARAMETER, detail).hint(format!("at most {MAX_COMMAND}")))
-}
-
-/// What "the same request" means: body, chosen id and user, each with its length before it.
-fn request_hash(body: &[u8], submission_id: Option<&str>, user: &str) -> [u8; 32] {
-    let mut context = digest::Context::new(&digest::SHA256);
-    let id = submission_id.map_or(&[][..], str::as_bytes);
-    for part in [body, &[u8::from(submission_id.is_some())], id, user.as_bytes()] {
-        context.update(&(part.len() as u64).to_le_bytes());
-        context.update(part);
-    }
-    let mut hash = [0; 32];
-    hash.copy_from_slice(context.finish().as_ref());
-    hash
-}
-
-fn view(shared: &Shared, snapshot: &JobSnapshot) -> JobView {
+pub(super) fn view(shared: &Shared, snapshot: &JobSnapshot) -> JobView {
     JobView::of(snapshot, &Names::of(&shared.api.board))
 }
 
@@ -442,15 +263,50 @@ pub(super) async fn stop_job(
         return Err(ApiError::new(BAD_PARAMETER, "the reason is too long")
             .hint(format!("at most {MAX_REASON} characters")));
     }
-    let (id, actor) = (job.clone(), principal.clone());
-    let event = |request| Event::StopJob { request, job: id, actor, reason };
-    match shared.api.driver.ask(event).await? {
-        Answer::Stopping => {}
-        Answer::Rejected(rejected) => return Err(refused(&shared, &principal, rejected)),
-        other => return Err(unexpected(&other)),
+    match ask_to_stop(&shared, &principal, &job, reason).await? {
+        Ok(()) => {}
+        Err(rejected) => return Err(refused(&shared, &principal, rejected)),
     }
     let snapshot = board.job(&job).ok_or_else(no_such_job)?;
     let location = format!("/api/v1/jobs/{job}");
     let answer = JobAnswer { job: view(&shared, &snapshot) };
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(answer)))
+}
+
+/// Asks the core to stop a job; durable when this returns.
+pub(super) async fn ask_to_stop(
+    shared: &Shared,
+    principal: &Principal,
+    job: &JobId,
+    reason: String,
+) -> Result<Result<(), Rejected>, ApiError> {
+    let (job, actor) = (job.clone(), principal.clone());
+    match ask(shared, |request| Event::StopJob { request, job, actor, reason }).await? {
+        Ok(Answer::Stopping) => Ok(Ok(())),
+        Ok(other) => Err(unexpected(&other)),
+        Err(rejected) => Ok(Err(rejected)),
+    }
+}
+
+/// Forgets an ended job, durably, and deletes its logs. What it wrote below the shared root stays.
+pub(super) async fn delete(
+    shared: &Shared,
+    principal: &Principal,
+    job: &JobId,
+) -> Result<(), ApiError> {
+    let (id, actor) = (job.clone(), principal.clone());
+    let gang = match ask(shared, |request| Event::DeleteJob { request, job: id, actor }).await? {
+        Ok(Answer::Deleted { gang }) => gang,
+        Ok(other) => return Err(unexpected(&other)),
+        Err(rejected) => return Err(refused(shared, principal, rejected)),
+    };
+    tracing::info!(%job, user = principal.user, "deleted");
+    let logs = shared.api.logs.clone();
+    // The job is gone already, so leftovers of its logs are the coordinator's own trouble.
+    let removed = tokio::task::spawn_blocking(move || logs.remove(&gang)).await;
+    let result = removed.map_err(std::io::Error::other).and_then(|result| result);
+    if let Err(error) = result {
+        tracing::warn!(%job, %error, "the logs of a deleted job are not all gone");
+    }
+    Ok(())
 }

@@ -160,7 +160,7 @@ fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted
 }
 
 /// Durable length of a file; 0 when it does not exist yet. Blocking.
-fn length(logs: &Logs, source: &Source) -> u64 {
+pub(super) fn length(logs: &Logs, source: &Source) -> u64 {
     let files = logs.files(&source.key.gang, source.key.epoch);
     let found =
         files.into_iter().find(|(id, name, _)| *id == source.key.member && *name == source.file);

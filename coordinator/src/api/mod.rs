@@ -1,14 +1,19 @@
 //! The HTTP API: one table of routes, one gate before each of them, and the OpenAPI document that
-//! is generated from the same handlers. The contract is `coordinator/openapi.json`.
+//! is generated from the same handlers. The contract of our own dialect is
+//! `coordinator/openapi.json`; that of the Ray dialect is what Ray's clients do.
 
 mod audit;
 pub mod auth;
+pub mod dialect;
 pub mod error;
+mod follow;
 mod jobs;
 pub mod listener;
 mod logs;
 mod nodes;
+mod ray;
 mod streams;
+mod submit;
 mod tokens;
 mod view;
 
@@ -21,6 +26,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
 use axum::{Json, Router};
 use futures_util::StreamExt;
 use gangline_common::join_token::KeyPin;
@@ -39,9 +45,11 @@ use crate::core::node::Reachability;
 use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
+use crate::packages::Packages;
 use crate::request::PathRules;
 use crate::store::AuditLog;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
+use dialect::{Dialect, PREFIXES};
 use error::{
     ApiError, BAD_BODY, BAD_METHOD, BAD_PARAMETER, NO_SUCH_ROUTE, SLOW_BODY, TOO_LARGE, quoted,
 };
@@ -52,6 +60,7 @@ pub struct ApiState {
     pub board: Board,
     pub telemetry: Telemetry,
     pub logs: Logs,
+    pub packages: Packages,
     pub paths: PathRules,
     /// Pin of the CA's key, for join tokens.
     pub ca_pin: KeyPin,
@@ -68,7 +77,7 @@ struct Shared {
     api: Arc<ApiState>,
     /// The OpenAPI document.
     document: String,
-    slots: Arc<streams::Slots>,
+    slots: Arc<follow::Slots>,
 }
 
 type App = State<Arc<Shared>>;
@@ -76,21 +85,31 @@ type App = State<Arc<Shared>>;
 /// One line of the route table.
 struct Route {
     access: Access,
-    handler: UtoipaMethodRouter<Arc<Shared>>,
+    handler: Handler,
+}
+
+enum Handler {
+    /// Method and path stand at the handler, with what the OpenAPI document says of it.
+    Ours(UtoipaMethodRouter<Arc<Shared>>),
+    /// A route of Ray's Jobs API, also behind every address prefix.
+    Ray { method: Method, path: &'static str, methods: MethodRouter<Arc<Shared>> },
 }
 
 /// Every route of the API. The router, its gates, the OpenAPI document and the tests are made from
-/// this table; method and path stand at the handler.
+/// this table.
 fn table() -> Vec<Route> {
     use Action::*;
-    let open = |handler| Route { access: Access::Open, handler };
-    let needs = |action, handler| Route { access: Access::Needs(action), handler };
-    vec![
+    let open = |handler| Route { access: Access::Open, handler: Handler::Ours(handler) };
+    let needs = |action, handler| {
+        let access = Access::Needs(action);
+        Route { access, handler: Handler::Ours(handler) }
+    };
+    let mut table = vec![
         open(routes!(healthz)),
         open(routes!(readyz)),
         open(routes!(openapi)),
         needs(WhoAmI, routes!(whoami)),
-        needs(SubmitJob, routes!(jobs::submit_job)),
+        needs(SubmitJob, routes!(submit::submit_job)),
         needs(ReadJobs, routes!(jobs::list_jobs)),
         needs(ReadJobs, routes!(jobs::get_job)),
         needs(StopJob, routes!(jobs::stop_job)),
@@ -104,19 +123,51 @@ fn table() -> Vec<Route> {
         needs(ManageTokens, routes!(tokens::delete_token)),
         needs(ReadAudit, routes!(audit::list_audit)),
         needs(ReadAudit, routes!(audit::verify_audit)),
-    ]
+    ];
+    table.extend(ray::routes().into_iter().map(|(action, method, path, methods)| {
+        let handler = Handler::Ray { method, path, methods };
+        Route { access: Access::Needs(action), handler }
+    }));
+    table
 }
 
-/// Method, path and access of every route.
-pub fn route_list() -> Vec<(Method, String, Access)> {
+/// What a route is called, and whom it serves.
+#[derive(Debug, Clone)]
+pub struct RouteFacts {
+    pub dialect: Dialect,
+    pub method: Method,
+    /// With its parameters in braces.
+    pub path: String,
+    pub access: Access,
+}
+
+/// The facts of every route.
+pub fn route_list() -> Vec<RouteFacts> {
     let mut list = Vec::new();
-    for route in table() {
-        let (_, paths, _) = route.handler;
-        for (path, item) in paths.paths {
-            let methods =
-                [(item.get, Method::GET), (item.post, Method::POST), (item.delete, Method::DELETE)];
-            let used = methods.into_iter().filter_map(|(used, method)| used.map(|_| method));
-            list.extend(used.map(|method| (method, path.clone(), route.access)));
+    for Route { access, handler } in table() {
+        match handler {
+            Handler::Ours((_, paths, _)) => {
+                for (path, item) in paths.paths {
+                    let methods = [
+                        (item.get, Method::GET),
+                        (item.post, Method::POST),
+                        (item.delete, Method::DELETE),
+                    ];
+                    let used = methods.into_iter().filter(|(operation, _)| operation.is_some());
+                    list.extend(used.map(|(_, method)| {
+                        let (dialect, path) = (Dialect::Ours, path.clone());
+                        RouteFacts { dialect, method, path, access }
+                    }));
+                }
+            }
+            Handler::Ray { method, path, .. } => {
+                list.extend(PREFIXES.map(|prefix| RouteFacts {
+                    dialect: Dialect::Ray,
+                    method: method.clone(),
+                    path: format!("{prefix}{path}"),
+                    access,
+                }));
+            }
         }
     }
     list
@@ -126,17 +177,33 @@ pub fn route_list() -> Vec<(Method, String, Access)> {
 pub fn router(state: Arc<ApiState>) -> Router {
     let failures = Arc::new(FailedLogins::default());
     let mut router = OpenApiRouter::new();
-    for Route { access, handler: (schemas, paths, methods) } in table() {
-        let gate = Gate { board: state.board.clone(), failures: failures.clone(), access };
-        let methods = methods.route_layer(from_fn_with_state(gate, auth::admit));
-        router = router.routes((schemas, paths, methods));
+    let mut ray_router = Router::new();
+    for Route { access, handler } in table() {
+        let gate = |dialect| {
+            let (board, failures) = (state.board.clone(), failures.clone());
+            from_fn_with_state(Gate { board, failures, access, dialect }, auth::admit)
+        };
+        match handler {
+            Handler::Ours((schemas, paths, methods)) => {
+                let methods = methods.route_layer(gate(Dialect::Ours));
+                router = router.routes((schemas, paths, methods));
+            }
+            Handler::Ray { path, methods, .. } => {
+                let methods = methods.route_layer(gate(Dialect::Ray));
+                for prefix in PREFIXES {
+                    ray_router = ray_router.route(&format!("{prefix}{path}"), methods.clone());
+                }
+            }
+        }
     }
     let shared = Arc::new(Shared { api: state, document: document(), slots: Arc::default() });
     let (router, _) = router.split_for_parts();
     router
+        .merge(ray_router)
         .fallback(no_such_route)
         .method_not_allowed_fallback(bad_method)
         .layer(from_fn(auth::check_address))
+        .layer(from_fn(dialect::answer))
         .layer(from_fn(trace))
         .with_state(shared)
 }
@@ -145,7 +212,9 @@ pub fn router(state: Arc<ApiState>) -> Router {
 pub fn document() -> String {
     let mut router = OpenApiRouter::with_openapi(Document::openapi());
     for route in table() {
-        router = router.routes(route.handler);
+        if let Handler::Ours(handler) = route.handler {
+            router = router.routes(handler);
+        }
     }
     let mut document = router.into_openapi();
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();

@@ -246,13 +246,13 @@ impl JobView {
 }
 
 /// The gang of the newest attempt; none while the job waits, even after a rollback.
-fn newest_gang(snapshot: &JobSnapshot) -> Option<&Gang> {
+pub(super) fn newest_gang(snapshot: &JobSnapshot) -> Option<&Gang> {
     let waits = snapshot.job.state == JobState::Pending;
     snapshot.gang.as_deref().filter(|gang| !waits && gang.attempt == snapshot.job.attempts)
 }
 
 /// Only what is known: the exit of a Ray driver is told in words.
-fn exit_code(job: &Job, gang: Option<&Gang>) -> Option<i32> {
+pub(super) fn exit_code(job: &Job, gang: Option<&Gang>) -> Option<i32> {
     if !job.state.is_terminal() || job.request.launcher != Launcher::Command {
         return None;
     }

@@ -36,6 +36,10 @@ pub enum Write {
     ForgetJoinToken { id: String },
     ForgetApiToken { name: String },
     Audit(AuditEntry),
+    // A job is forgotten as a whole, in one batch: attempts, gang, then the job itself.
+    ForgetAttempt { job: JobId, number: u32 },
+    ForgetGang { id: GangId },
+    ForgetJob { id: JobId },
 }
 
 /// A snapshot that readers should see, with nothing to store.
@@ -85,10 +89,18 @@ pub enum CloseReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Done,
-    Submitted { job: JobId },
+    Submitted {
+        job: JobId,
+    },
     Stopping,
+    /// The job and its gang are forgotten: the gang's logs belong to nobody now.
+    Deleted {
+        gang: GangId,
+    },
     Connected,
-    Joined { name: String },
+    Joined {
+        name: String,
+    },
     Rejected(Rejected),
 }
 
@@ -120,6 +132,12 @@ pub enum Rejected {
     AlreadyEnded {
         state: &'static str,
     },
+    /// The job cannot be deleted in this state.
+    NotEnded {
+        state: &'static str,
+    },
+    /// The job has ended, but members on nodes that are lost may still run.
+    NotGone,
     /// Unknown, expired, used up: deliberately one answer.
     BadJoinToken,
     Revoked,
@@ -145,7 +163,10 @@ impl Write {
             | Write::ForgetIdempotency { .. }
             | Write::ForgetJoinToken { .. }
             | Write::ForgetApiToken { .. }
-            | Write::Audit(_) => {}
+            | Write::Audit(_)
+            | Write::ForgetAttempt { .. }
+            | Write::ForgetGang { .. }
+            | Write::ForgetJob { .. } => {}
         }
     }
 }

@@ -28,6 +28,12 @@ pub enum Event {
         actor: Principal,
         reason: String,
     },
+    /// Forget an ended job and everything that belongs to it.
+    DeleteJob {
+        request: RequestId,
+        job: JobId,
+        actor: Principal,
+    },
     CreateJoinToken {
         request: RequestId,
         record: JoinTokenRecord,
@@ -96,6 +102,7 @@ impl Event {
             Event::Tick => "tick",
             Event::Submit { .. } => "submit",
             Event::StopJob { .. } => "stop job",
+            Event::DeleteJob { .. } => "delete job",
             Event::CreateJoinToken { .. } => "create join token",
             Event::CreateApiToken { .. } => "create API token",
             Event::DeleteToken { .. } => "delete token",

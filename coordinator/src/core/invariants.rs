@@ -16,6 +16,7 @@ pub fn violations(core: &Core) -> Vec<String> {
     ports_are_disjoint(core, &mut found);
     states_agree(core, &mut found);
     indexes_agree(core, &mut found);
+    nothing_is_orphaned(core, &mut found);
     found
 }
 
@@ -117,10 +118,27 @@ fn indexes_agree(core: &Core, found: &mut Vec<String>) {
     }
 }
 
+/// What belongs to a job goes with it.
+fn nothing_is_orphaned(core: &Core, found: &mut Vec<String>) {
+    let gone = |job: &JobId| !core.jobs.contains_key(job);
+    for (job, number) in core.attempts.keys().filter(|(job, _)| gone(job)) {
+        found.push(format!("orphan: attempt {number} of {job}"));
+    }
+    for gang in core.gangs.values().filter(|gang| gone(&gang.job)) {
+        found.push(format!("orphan: {} of {}", gang.id, gang.job));
+    }
+    for record in core.idempotency.values() {
+        if JobId::new(record.made.clone()).is_ok_and(|job| gone(&job)) {
+            found.push(format!("orphan: a remembered request made {}", record.made));
+        }
+    }
+}
+
 /// What only grows or never changes, compared over time: take one before and one after a step.
 #[derive(Debug, Clone, Default)]
 pub struct Watermarks {
     epochs: BTreeMap<GangId, Epoch>,
+    stopped: BTreeSet<GangId>,
     generations: BTreeMap<NodeId, Generation>,
     terminal: BTreeMap<JobId, JobState>,
     jobs: BTreeSet<JobId>,
@@ -130,6 +148,12 @@ impl Watermarks {
     pub fn of(core: &Core) -> Self {
         Watermarks {
             epochs: core.gangs.values().map(|g| (g.id.clone(), g.epoch)).collect(),
+            stopped: core
+                .gangs
+                .values()
+                .filter(|gang| !gang.is_live())
+                .map(|gang| gang.id.clone())
+                .collect(),
             generations: core.nodes.values().map(|n| (n.id.clone(), n.generation)).collect(),
             terminal: core
                 .jobs
@@ -145,8 +169,15 @@ impl Watermarks {
     pub fn violations(&self, after: &Watermarks) -> Vec<String> {
         let mut found = Vec::new();
         for (gang, epoch) in &self.epochs {
-            if after.epochs.get(gang).is_none_or(|later| later < epoch) {
-                found.push(format!("I3: the epoch of {gang} went back from {epoch}"));
+            match after.epochs.get(gang) {
+                Some(later) if later < epoch => {
+                    found.push(format!("I3: the epoch of {gang} went back from {epoch}"));
+                }
+                None if !self.stopped.contains(gang) => {
+                    found.push(format!("I3: {gang} is gone before all of it had ended"));
+                }
+                // A gang that has stopped may go with its job; its id is never given again.
+                Some(_) | None => {}
             }
         }
         for (node, generation) in &self.generations {
@@ -155,10 +186,13 @@ impl Watermarks {
             }
         }
         for job in self.jobs.difference(&after.jobs) {
-            found.push(format!("I5: {job} is gone"));
+            // An ended job may be deleted.
+            if !self.terminal.contains_key(job) {
+                found.push(format!("I5: {job} is gone"));
+            }
         }
         for (job, state) in &self.terminal {
-            if after.terminal.get(job) != Some(state) {
+            if after.jobs.contains(job) && after.terminal.get(job) != Some(state) {
                 found.push(format!("I6: {job} left its terminal state {state:?}"));
             }
         }

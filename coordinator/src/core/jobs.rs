@@ -1,4 +1,4 @@
-//! Transitions of jobs that people ask for: submit and stop.
+//! Transitions of jobs that people ask for: submit, stop, delete.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use gangline_common::time::Timestamp;
 use super::credential::{IdempotencyRecord, Principal};
 use super::effect::{Answer, Effects, Rejected, Write};
 use super::event::{RequestId, Submission};
+use super::gang::GangState;
 use super::job::{Job, JobState, Outcome, Transition, remember};
 use super::{Core, LIVE_JOB_LIMIT};
 
@@ -132,6 +133,49 @@ impl Core {
         }
         self.audit(actor, "job.stop", format!("job {id}"), &detail, now, out);
         out.replies.push((request, Answer::Stopping));
+    }
+
+    /// Forgets a job that has ended, when nothing of it can run any more: a member on a lost node
+    /// keeps its share, and its Stop must stay listed until the node is back.
+    pub(super) fn on_delete_job(
+        &mut self,
+        request: RequestId,
+        id: &JobId,
+        actor: &Principal,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let Some(job) = self.jobs.get(id).cloned() else {
+            return Core::reject(request, Rejected::NoSuchJob, out);
+        };
+        if !job.state.is_terminal() {
+            let state = job.state.word();
+            return Core::reject(request, Rejected::NotEnded { state }, out);
+        }
+        let gang = self.gangs.get(&job.gang).map(|gang| gang.state);
+        match gang {
+            None | Some(GangState::Stopped) => {}
+            Some(GangState::Starting | GangState::Ready | GangState::Stopping) => {
+                return Core::reject(request, Rejected::NotGone, out);
+            }
+        }
+        self.audit(actor, "job.delete", format!("job {id}"), &job.request.name, now, out);
+        // A remembered request must not answer with a job that is gone.
+        let made = self.idempotency.iter().filter(|(_, record)| record.made == id.as_str());
+        let made: Vec<_> = made.map(|(key, _)| key.clone()).collect();
+        for (user, key) in made {
+            self.put(Write::ForgetIdempotency { user, key }, out);
+        }
+        let attempts = self.attempts.range((id.clone(), 0)..=(id.clone(), u32::MAX));
+        let numbers: Vec<u32> = attempts.map(|((_, number), _)| *number).collect();
+        for number in numbers {
+            self.put(Write::ForgetAttempt { job: id.clone(), number }, out);
+        }
+        if gang.is_some() {
+            self.put(Write::ForgetGang { id: job.gang.clone() }, out);
+        }
+        self.put(Write::ForgetJob { id: id.clone() }, out);
+        out.replies.push((request, Answer::Deleted { gang: job.gang.clone() }));
     }
 
     /// A rolled-back attempt would go back to the queue; a cancel in between must stick (F45).

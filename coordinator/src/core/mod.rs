@@ -129,6 +129,21 @@ impl Core {
             }
             // Nothing is ever decided by what is in the audit log.
             Write::Audit(_) => {}
+            Write::ForgetAttempt { job, number } => {
+                self.attempts.remove(&(job, number));
+            }
+            Write::ForgetGang { id } => {
+                self.gangs.remove(&id);
+                self.on_node.values_mut().for_each(|gangs| {
+                    gangs.remove(&id);
+                });
+            }
+            Write::ForgetJob { id } => {
+                if let Some(job) = self.jobs.remove(&id) {
+                    self.queue.remove(&job.sequence);
+                }
+                self.live_jobs.remove(&id);
+            }
         }
     }
 
@@ -139,6 +154,9 @@ impl Core {
             Event::Submit { request, submission } => self.on_submit(request, *submission, now, out),
             Event::StopJob { request, job, actor, reason } => {
                 self.on_stop_job(request, &job, &actor, reason, now, out);
+            }
+            Event::DeleteJob { request, job, actor } => {
+                self.on_delete_job(request, &job, &actor, now, out);
             }
             Event::CreateJoinToken { request, record, actor } => {
                 self.on_create_join_token(request, record, &actor, now, out);

@@ -110,6 +110,17 @@ impl Logs {
         Ok(bytes)
     }
 
+    /// Deletes all logs of a gang that is forgotten. Blocking.
+    pub fn remove(&self, gang: &GangId) -> io::Result<()> {
+        let directory = self.root.join(gang.as_str());
+        match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
+        self.lock().retain(|path, _| !path.starts_with(&directory));
+        Ok(())
+    }
+
     /// Counts up whenever a file has grown.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
@@ -255,6 +266,19 @@ mod tests {
             again.files(&gang, key().epoch),
             vec![(MemberId::Rank(0), "output".to_owned(), 13)]
         );
+    }
+
+    #[test]
+    fn the_logs_of_a_gang_go_together() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = Logs::new(root.path().to_owned());
+        let other = LogChunk { key: "g-b:1.1:0".parse().unwrap(), ..chunk(0, b"stays") };
+        logs.write_batch(vec![chunk(0, b"goes"), other.clone()]).unwrap();
+        logs.remove(&key().gang).unwrap();
+        logs.remove(&key().gang).unwrap();
+        assert!(logs.files(&key().gang, key().epoch).is_empty());
+        assert_eq!(logs.read(&key(), "output", 0, 9).unwrap(), b"");
+        assert_eq!(logs.read(&other.key, "output", 0, 9).unwrap(), b"stays");
     }
 
     #[test]

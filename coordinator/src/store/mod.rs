@@ -19,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use gangline_common::ids::JobId;
 use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
 
 pub use self::audit::{AuditError, AuditHead, AuditLog, Chained};
@@ -276,6 +277,10 @@ fn publish(finished: &Path, path: &Path) -> std::io::Result<()> {
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
+fn attempt_key(job: &JobId, number: u32) -> String {
+    format!("{job}/{number:010}")
+}
+
 fn apply(
     transaction: &redb::WriteTransaction,
     write: &Write,
@@ -285,9 +290,12 @@ fn apply(
         Write::Job(job) => (JOBS, job.id.to_string(), Some(record::encode_job(job)?)),
         Write::Attempt(attempt) => (
             ATTEMPTS,
-            format!("{}/{:010}", attempt.job, attempt.number),
+            attempt_key(&attempt.job, attempt.number),
             Some(record::encode_attempt(attempt)?),
         ),
+        Write::ForgetAttempt { job, number } => (ATTEMPTS, attempt_key(job, *number), None),
+        Write::ForgetGang { id } => (GANGS, id.to_string(), None),
+        Write::ForgetJob { id } => (JOBS, id.to_string(), None),
         Write::Gang(gang) => (GANGS, gang.id.to_string(), Some(record::encode_gang(gang)?)),
         Write::Node(node) => (NODES, node.id.to_string(), Some(record::encode_node(node)?)),
         Write::JoinToken(token) => {

@@ -58,7 +58,10 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::Audit(_) => Err("the store puts an entry in its place first".to_owned()),
         Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
-        | Write::ForgetApiToken { .. } => Err("a removal has no record".to_owned()),
+        | Write::ForgetApiToken { .. }
+        | Write::ForgetAttempt { .. }
+        | Write::ForgetGang { .. }
+        | Write::ForgetJob { .. } => Err("a removal has no record".to_owned()),
     }
     .unwrap()
 }

@@ -189,6 +189,16 @@ impl Fleet {
 
     /// Submits a spec written as YAML; returns the answer.
     pub fn submit(&mut self, id: &str, spec: &str) -> Answer {
+        self.submit_with_key(id, spec, None)
+    }
+
+    /// As [`Fleet::submit`], with an idempotency key and the hash of the body.
+    pub fn submit_with_key(
+        &mut self,
+        id: &str,
+        spec: &str,
+        idempotency: Option<(String, [u8; 32])>,
+    ) -> Answer {
         let number = self.number();
         let spec = gangline_spec::parse(spec).unwrap();
         let job = JobId::new(id).unwrap();
@@ -199,7 +209,7 @@ impl Fleet {
             gang: GangId::new(format!("g-{number}")).unwrap(),
             token_seed: [number as u8; 32],
             principal: alice(),
-            idempotency: None,
+            idempotency,
             request: Arc::new(job_request(&spec, paths, "gangline submit".into())),
         };
         self.step(Event::Submit { request: number, submission: Box::new(submission) });
@@ -211,6 +221,16 @@ impl Fleet {
         let job = JobId::new(id).unwrap();
         let reason = "enough".to_owned();
         self.step(Event::StopJob { request: number, job, actor: alice(), reason });
+        self.answers.last().cloned().unwrap()
+    }
+
+    pub fn delete(&mut self, id: &str) -> Answer {
+        let number = self.number();
+        self.step(Event::DeleteJob {
+            request: number,
+            job: JobId::new(id).unwrap(),
+            actor: alice(),
+        });
         self.answers.last().cloned().unwrap()
     }
 
@@ -392,7 +412,10 @@ fn through_the_codec(write: &Write) -> Write {
         Write::Audit(_)
         | Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
-        | Write::ForgetApiToken { .. } => return write.clone(),
+        | Write::ForgetApiToken { .. }
+        | Write::ForgetAttempt { .. }
+        | Write::ForgetGang { .. }
+        | Write::ForgetJob { .. } => return write.clone(),
     };
     record::decode(table, &bytes.unwrap()).unwrap()
 }

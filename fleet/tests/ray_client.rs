@@ -1,0 +1,214 @@
+//! The stock `ray job` command and `JobSubmissionClient` against our coordinator, on real Ray.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use gangline_fleet::fleet::Fleet;
+use gangline_fleet::slots;
+use support::{RAY, SHORT, TestResult, ray_fleet, ray_python};
+use tokio::process::Command;
+
+/// A user with Ray's own programs, and nothing of ours.
+struct RayUser {
+    python: PathBuf,
+    url: String,
+    token: String,
+}
+
+/// What a program printed, both streams, and whether it succeeded.
+struct Printed {
+    success: bool,
+    text: String,
+}
+
+impl RayUser {
+    async fn of(fleet: &Fleet) -> anyhow::Result<RayUser> {
+        let python = ray_python(&fleet.binaries).await?;
+        let token = std::fs::read_to_string(fleet.admin_token_file())?;
+        Ok(RayUser { python, url: fleet.url(), token })
+    }
+
+    /// A program of the Ray environment, told where to go by Ray's own variables.
+    fn command(&self, program: &Path, profile: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("RAY_API_SERVER_ADDRESS", format!("{}{profile}", self.url))
+            .env("RAY_AUTH_MODE", "token")
+            .env("RAY_AUTH_TOKEN", &self.token)
+            .env("NO_PROXY", "127.0.0.1")
+            .env_remove("RAY_ADDRESS")
+            .env_remove("RAY_JOB_HEADERS")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// `ray job …` with the coordinator's plain address.
+    async fn job(&self, arguments: &[&str]) -> anyhow::Result<Printed> {
+        self.job_at("", arguments).await
+    }
+
+    /// `ray job …` with an address that names a size.
+    async fn job_at(&self, profile: &str, arguments: &[&str]) -> anyhow::Result<Printed> {
+        let mut command = self.command(&self.python.with_file_name("ray"), profile);
+        command.arg("job").args(arguments);
+        finish(command).await
+    }
+
+    /// As [`RayUser::job`]; an error when the command fails.
+    async fn good_job(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let printed = self.job(arguments).await?;
+        ensure!(printed.success, "ray job {arguments:?} failed:\n{}", printed.text);
+        Ok(printed.text)
+    }
+}
+
+async fn finish(mut command: Command) -> anyhow::Result<Printed> {
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).output();
+    let output = tokio::time::timeout(RAY, running).await.context("it does not end")??;
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Ok(Printed { success: output.status.success(), text })
+}
+
+fn contains(text: &str, words: &[&str]) -> TestResult {
+    for word in words {
+        ensure!(text.contains(word), "{word:?} is not in:\n{text}");
+    }
+    Ok(())
+}
+
+/// Says hello with a variable of its runtime environment, and goes on for long.
+const LONG: &str =
+    "import os, time; print('hello', os.environ['WORD'], flush=True); time.sleep(600)";
+
+#[tokio::test]
+async fn the_ray_command_works() -> TestResult {
+    let mut fleet = ray_fleet().await?;
+    let _slot = slots::heavy().await?;
+    let user = RayUser::of(&fleet).await?;
+    let api = fleet.api()?;
+
+    let variables = r#"{"env_vars": {"WORD": "mush"}}"#;
+    let submit = ["submit", "--no-wait", "--submission-id", "first", "--runtime-env-json"];
+    let submit = [&submit[..], &[variables, "--", "python", "-c", LONG]].concat();
+    let submitted = user.job_at("/profile/2x1", &submit).await?;
+    ensure!(submitted.success, "{}", submitted.text);
+    contains(&submitted.text, &["Job 'first' submitted successfully"])?;
+    // What was answered is durable: the submit here, the deletion below.
+    fleet.kill_coordinator()?;
+    fleet.start_coordinator().await?;
+    let running = api.wait_job("first", &["RUNNING"], RAY).await?;
+    assert_eq!((&running["nnodes"], &running["gpus_per_node"]), (&2.into(), &1.into()));
+    contains(&user.good_job(&["status", "first"]).await?, &["RUNNING"])?;
+    let list = user.good_job(&["list"]).await?;
+    contains(&list, &["submission_id='first'", "JobStatus.RUNNING", "driver_node_id="])?;
+    let again = user.job(&submit).await?;
+    ensure!(!again.success, "the id is taken");
+    contains(&again.text, &["status code 400", "first exists already"])?;
+
+    let until = Instant::now() + SHORT;
+    while !user.good_job(&["logs", "first"]).await?.contains("hello mush") {
+        ensure!(Instant::now() < until, "the log does not come");
+    }
+    let mut following = user.command(&user.python.with_file_name("ray"), "");
+    following.args(["job", "logs", "-f", "first"]);
+    let following = tokio::spawn(finish(following));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(!following.is_finished(), "the job still runs");
+    contains(&user.good_job(&["stop", "first"]).await?, &["Job 'first' was stopped"])?;
+    contains(&user.good_job(&["status", "first"]).await?, &["Job 'first' was stopped"])?;
+    let followed = following.await??;
+    ensure!(followed.success, "{}", followed.text);
+    contains(&followed.text, &["hello mush"])?;
+    user.good_job(&["delete", "first"]).await?;
+    fleet.kill_coordinator()?;
+    fleet.start_coordinator().await?;
+    let gone = user.job(&["status", "first"]).await?;
+    contains(&gone.text, &["status code 404", "Job first does not exist"])?;
+    assert!(api.get("/api/v1/jobs/first").await.is_err(), "it is gone from our dialect too");
+
+    // Waits, prints the log, and exits as the job did.
+    let quick = ["submit", "--", "python", "-c", "print('six' * 7)"];
+    let waited = user.job_at("/profile/1x1", &quick).await?;
+    ensure!(waited.success, "{}", waited.text);
+    contains(&waited.text, &["sixsixsixsixsixsixsix", "succeeded"])?;
+    contains(&user.good_job(&["list"]).await?, &["JobStatus.SUCCEEDED", "raysubmit_"])?;
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn the_ray_command_says_what_is_wrong() -> TestResult {
+    let fleet = ray_fleet().await?;
+    let user = RayUser::of(&fleet).await?;
+    let code = fleet.path("code");
+    std::fs::create_dir(&code)?;
+    std::fs::write(code.join("train.py"), "print('never run')\n")?;
+    let code = code.to_str().context("path")?;
+    let working_dir = user.job(&["submit", "--working-dir", code, "--", "true"]).await?;
+    ensure!(!working_dir.success, "the working directory is not available");
+    contains(&working_dir.text, &["runtime_env.working_dir is not available yet", "cd DIRECTORY"])?;
+    // The second time the client finds its upload there.
+    let again = user.job(&["submit", "--working-dir", code, "--", "true"]).await?;
+    contains(&again.text, &["already exists, skipping upload"])?;
+    let elsewhere = user.job_at("/profile/2xmany", &["list"]).await?;
+    ensure!(!elsewhere.success, "there is no such profile");
+
+    let stranger = RayUser { token: "gla_wrong".to_owned(), ..user };
+    let refused = stranger.job(&["list"]).await?;
+    ensure!(!refused.success, "the token is wrong");
+    contains(&refused.text, &["the token is not known"])?;
+    let api = fleet.api()?;
+    assert_eq!(api.get("/api/v1/jobs").await?["jobs"], serde_json::json!([]));
+    Ok(())
+}
+
+/// What Python programs do, on a job that fails.
+const CLIENT: &str = r#"
+import asyncio, sys
+from ray.job_submission import JobSubmissionClient
+
+client = JobSubmissionClient(sys.argv[1], headers={"Authorization": "Bearer " + sys.argv[2]})
+job = client.submit_job(entrypoint="echo to the log; exit 3", metadata={"team": "rl"})
+print("pending", client.get_job_status(job).value)
+
+async def follow():
+    return "".join([text async for text in client.tail_job_logs(job)])
+
+tail = asyncio.run(follow())
+info = client.get_job_info(job)
+print("after the tail", info.status.value, info.metadata, info.end_time > info.start_time)
+logs = client.get_job_logs(job)
+print("logs", "to the log\n" in logs, "as tailed", logs == tail, logs, tail)
+print("message", info.message)
+print("listed", [other.submission_id for other in client.list_jobs()] == [job])
+print("stopped", client.stop_job(job), "deleted", client.delete_job(job), client.list_jobs())
+"#;
+
+#[tokio::test]
+async fn the_python_client_works() -> TestResult {
+    let fleet = ray_fleet().await?;
+    let _slot = slots::heavy().await?;
+    let user = RayUser::of(&fleet).await?;
+    let mut command = user.command(&user.python, "");
+    command.env_remove("RAY_AUTH_MODE").env_remove("RAY_AUTH_TOKEN");
+    command.args(["-c", CLIENT, &format!("{}/profile/1x0", user.url), &user.token]);
+    let printed = finish(command).await?;
+    ensure!(printed.success, "{}", printed.text);
+    contains(
+        &printed.text,
+        &[
+            "pending PENDING",
+            "after the tail FAILED {'team': 'rl'} True",
+            "logs True as tailed True",
+            "message the entrypoint exited with code 3",
+            "listed True",
+            "stopped False deleted True []",
+        ],
+    )?;
+    fleet.assert_clean().await
+}
