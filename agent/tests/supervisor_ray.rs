@@ -100,9 +100,7 @@ impl Gang {
             .to_vec();
         changed.entrypoints = vec![Entrypoint {
             operation: "job-1-1".to_owned(),
-            argv: ["python", script.to_str().unwrap(), "$(id)", "a 'b'"]
-                .map(str::to_owned)
-                .to_vec(),
+            argv: ["python", script.to_str().unwrap(), "$(id)", "a 'b'"].map(Into::into).to_vec(),
             driver: MemberId::Rank(1),
         }];
         let plans = [MemberId::Head, MemberId::Rank(0), MemberId::Rank(1)]

@@ -120,7 +120,6 @@ fn report(epoch: Epoch) -> anyhow::Result<NodeReport> {
 
 /// One node's part of a gang of 64 nodes, with what a real job carries.
 fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
-    let words = |list: &[&str]| list.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let env = (0..20).map(|n| (format!("VARIABLE_{n}"), format!("value of variable {n}")));
     let spec = r#"{"command":["python","-m","train"],"resources":{"nnodes":64}}"#.repeat(8);
     let assignment = Assignment {
@@ -142,11 +141,14 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
             ports: PortBlock { base: 20_000, size: 344 },
         }],
         entrypoints: Vec::new(),
-        argv: words(&["python", "-m", "train", "--config", "configs/grpo-llama-70b.yaml"]),
+        argv: ["python", "-m", "train", "--config", "configs/grpo-llama-70b.yaml"]
+            .map(Into::into)
+            .to_vec(),
         env: env.collect(),
         workdir: Some("/mnt/shared/code/train".to_owned()),
         job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),
         checkpoint_directory: Some("/mnt/shared/jobs/j-7f3k2/checkpoints".to_owned()),
+        directories: Vec::new(),
         config_files: vec![
             ("spec.json".to_owned(), spec),
             ("submit.txt".to_owned(), "gangline submit grpo.yaml --set nnodes=64".to_owned()),

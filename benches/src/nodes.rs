@@ -17,7 +17,7 @@ use gangline_coordinator::core::event::{Event, Join, Report, Submission};
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::job::JobRequest;
 use gangline_coordinator::core::node::{Gpu, Inventory, Session};
-use gangline_coordinator::request::{ResolvedPaths, job_request};
+use gangline_coordinator::request::{Owner, ResolvedPaths, job_request};
 
 /// GPUs of every node; the gangs take all of them.
 const GPUS: u32 = 8;
@@ -197,7 +197,9 @@ fn gang_of_two() -> anyhow::Result<JobRequest> {
         job_directory: Some("/mnt/shared/jobs/bench".to_owned()),
         checkpoint_directory: None,
     };
-    Ok(job_request(&spec, paths, "gangline submit job.yaml".to_owned()))
+    let job = JobId::new("j-bench")?;
+    let owner = Owner { job: &job, project: "rl" };
+    Ok(job_request(&spec, owner, paths, "gangline submit job.yaml".to_owned()))
 }
 
 fn inventory(name: &str, number: u64) -> Inventory {

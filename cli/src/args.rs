@@ -55,10 +55,10 @@ pub struct Globals {
         value_name = "FORMAT",
         env = "GANGLINE_OUTPUT",
         hide_env_values = true,
-        value_parser = parse_format,
+        value_parser = parse_output,
         default_value = "table"
     )]
-    pub output: Format,
+    pub output: Output,
     /// The same as -o json
     #[arg(long, global = true)]
     pub json: bool,
@@ -79,7 +79,27 @@ pub struct Globals {
 impl Globals {
     /// The form of the data.
     pub fn format(&self) -> Format {
-        if self.json { Format::Json } else { self.output }
+        match self.output {
+            _ if self.json => Format::Json,
+            Output::Format(format) => format,
+            Output::Yaml => Format::Table,
+        }
+    }
+}
+
+/// What `-o` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A form that every command has.
+    Format(Format),
+    /// YAML, which only `plan` has.
+    Yaml,
+}
+
+fn parse_output(text: &str) -> Result<Output, String> {
+    match text {
+        "yaml" => Ok(Output::Yaml),
+        other => parse_format(other).map(Output::Format),
     }
 }
 
@@ -125,6 +145,14 @@ pub enum Command {
     Logout(Logout),
     /// Check a spec without asking the coordinator
     Validate(Validate),
+    /// Print what a spec means: every default, and the arguments that its template gives
+    Plan(Plan),
+    /// Write a commented spec to begin with
+    Init(Init),
+    /// Templates of jobs
+    Template(Template),
+    /// JSON Schemas for editors
+    Schema(Schema),
     /// Print who the token belongs to
     Whoami,
     /// Print the version
@@ -433,4 +461,59 @@ pub enum AuditCommand {
 pub struct Validate {
     /// Spec file; - is stdin
     pub spec: PathBuf,
+}
+
+/// `gangline plan`.
+#[derive(Debug, ClapArgs)]
+pub struct Plan {
+    /// Spec file; - is stdin
+    pub spec: PathBuf,
+    /// Overrides.
+    #[command(flatten)]
+    pub options: SpecOptions,
+}
+
+/// `gangline init`.
+#[derive(Debug, ClapArgs)]
+pub struct Init {
+    /// Template, such as verl/grpo [default: a script]
+    pub template: Option<String>,
+    /// File to write; - is stdout
+    #[arg(long, value_name = "FILE", default_value = "job.yaml")]
+    pub file: PathBuf,
+}
+
+/// `gangline template`.
+#[derive(Debug, ClapArgs)]
+pub struct Template {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: TemplateCommand,
+}
+
+/// The commands of `gangline template`.
+#[derive(Debug, Subcommand)]
+pub enum TemplateCommand {
+    /// List templates
+    Ls,
+    /// Print a template: its params, and the arguments that it gives
+    Show {
+        /// Name, such as verl/grpo
+        template: String,
+    },
+}
+
+/// `gangline schema`.
+#[derive(Debug, ClapArgs)]
+pub struct Schema {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SchemaCommand,
+}
+
+/// The commands of `gangline schema`.
+#[derive(Debug, Subcommand)]
+pub enum SchemaCommand {
+    /// Print the JSON Schema of a job spec
+    Job,
 }

@@ -137,8 +137,10 @@ fn parse(
         Ok(spec) => return Ok(spec),
         Err(errors) => errors,
     };
-    // The file has a `run`: read it as it is, then replace what runs.
-    if !errors.errors.iter().any(|e| e.code == Code::CONFLICT && e.pointer == "/command") {
+    // The file has a `run` or a template: read it as it is, then replace what runs.
+    let replaced = ["/command", "/template"];
+    let is_replaced = |pointer: &str| replaced.contains(&pointer);
+    if !errors.errors.iter().any(|e| e.code == Code::CONFLICT && is_replaced(&e.pointer)) {
         return Err(errors);
     }
     let mut spec = parse_with_overrides(&source.text, &overrides)?;

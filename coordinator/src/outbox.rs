@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gangline_common::ids::{Epoch, GangId, NodeId};
 use gangline_common::tls::sha256;
 use gangline_common::wire::v1::{
-    Assignment, DesiredGang, DesiredHeader, Entrypoint, Launcher, MemberAssignment, Order, Secret,
+    Argument, Assignment, DesiredGang, DesiredHeader, Entrypoint, Launcher, MemberAssignment,
+    Order, Piece, Secret,
 };
 use tokio::sync::watch;
 
 use crate::core::effect::{Close, CloseReason, Desired, Push};
 use crate::core::gang::Gang;
-use crate::core::job::{self, Attempt, Job};
+use crate::core::job::{self, Attempt, Job, JobRequest};
 
 /// What a session is told; a newer value replaces an older one that was not yet sent.
 #[derive(Debug, Clone, Default)]
@@ -95,7 +96,7 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
     let has_rank_zero = gang.members_on(node).any(|(id, _)| id == MemberId::Rank(0));
     let entrypoint = Entrypoint {
         operation: Attempt::operation(&job.id, gang.attempt),
-        argv: request.argv.clone(),
+        argv: arguments(request),
         driver: job::DRIVER_MEMBER,
     };
     let config_files = vec![
@@ -123,17 +124,37 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
             .map_or(gangline_common::ids::PortBlock { base: 0, size: 0 }, |member| member.ports),
         members: gang.members_on(node).map(member).collect(),
         entrypoints: if has_head { vec![entrypoint] } else { Vec::new() },
-        argv: if launcher == Launcher::Command { request.argv.clone() } else { Vec::new() },
-        env: request.env.clone(),
+        argv: if launcher == Launcher::Command { arguments(request) } else { Vec::new() },
+        env: environment(request, gang.attempt),
         workdir: request.workdir.clone(),
         job_directory: request.job_directory.clone(),
         checkpoint_directory: request.checkpoint_directory.clone(),
+        directories: request.directories.clone(),
         config_files: if has_rank_zero { config_files } else { Vec::new() },
         grace_ms: request.grace_ms,
         start_timeout_ms: request.start_timeout_ms,
         auth_token: auth_token(&job.token_seed, &gang.id, gang.epoch),
         run_as: None,
     }
+}
+
+fn arguments(request: &JobRequest) -> Vec<Argument> {
+    let piece = |piece: &job::Piece| match piece.clone() {
+        job::Piece::Text(text) => Piece::Text(text),
+        job::Piece::Variable(name) => Piece::Variable(name),
+    };
+    let argument = |pieces: &job::Argument| Argument { pieces: pieces.iter().map(piece).collect() };
+    request.argv.iter().map(argument).collect()
+}
+
+/// The job's variables, after one that depends on the attempt: the file of verl's metrics, which
+/// verl empties at its start.
+fn environment(request: &JobRequest, attempt: u32) -> Vec<(String, String)> {
+    let metrics = request.job_directory.as_ref().map(|directory| {
+        let path = format!("{directory}/logs/metrics-{attempt}.jsonl");
+        ("VERL_FILE_LOGGER_PATH".to_owned(), path)
+    });
+    metrics.into_iter().chain(request.env.iter().cloned()).collect()
 }
 
 /// Ray's token of one epoch: fresh for each, the same for each repetition of the push.

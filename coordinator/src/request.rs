@@ -1,11 +1,14 @@
 //! From a parsed job spec to what the core decides on: the request, and the directories of a job.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_common::ids::JobId;
-use gangline_spec::{Code, Entrypoint, JobSpec, LauncherKind, SpecError, SpecErrors};
+use gangline_spec::{
+    Code, Entrypoint, JobSpec, LauncherKind, Part, SpecError, SpecErrors, TrackingPlace,
+};
 
-use crate::core::job::{JobRequest, Launcher};
+use crate::core::job::{Argument, JobRequest, Launcher, Piece};
 
 /// Where jobs may have directories; absolute paths, from the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,7 +54,30 @@ pub fn resolve_paths(
         Some(directory) => Some(allowed(&directory, rules)?),
         None => job_directory.as_ref().map(|directory| format!("{directory}/checkpoints")),
     };
+    check_template(spec, checkpoint_directory.as_deref())?;
     Ok(ResolvedPaths { job_directory, checkpoint_directory })
+}
+
+/// A template that writes training checkpoints needs a directory for them, and one that Hydra takes
+/// as it is inside of quotes.
+fn check_template(spec: &JobSpec, directory: Option<&str>) -> Result<(), SpecErrors> {
+    let arguments = spec.entrypoint.arguments();
+    let writes = arguments.iter().flat_map(|a| a.variables()).any(|v| v == "GANGLINE_CKPT_DIR");
+    if !writes {
+        return Ok(());
+    }
+    let Some(directory) = directory else {
+        let message =
+            "the template writes training checkpoints, and there is no directory for them";
+        let hint = "set `shared_root` in the coordinator's configuration";
+        return Err(refusal(message.to_owned(), hint.to_owned()));
+    };
+    if directory.contains(['"', '\\']) || directory.contains("${") {
+        let message = format!("`{directory}` cannot be given to a template");
+        let hint = "name a directory without quotes, backslashes and `${`";
+        return Err(refusal(message, hint.to_owned()));
+    }
+    Ok(())
 }
 
 /// The directory without trailing slashes, when it lies below an allowed root.
@@ -89,11 +115,23 @@ fn trimmed(path: &str) -> &str {
     path.trim_end_matches('/')
 }
 
+/// Whose job a request is.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner<'a> {
+    pub job: &'a JobId,
+    pub project: &'a str,
+}
+
 /// The core's view of a spec whose environment is resolved. `submit_command` is for people.
-pub fn job_request(spec: &JobSpec, paths: ResolvedPaths, submit_command: String) -> JobRequest {
+pub fn job_request(
+    spec: &JobSpec,
+    owner: Owner<'_>,
+    paths: ResolvedPaths,
+    submit_command: String,
+) -> JobRequest {
     let launcher = match spec.launcher.kind {
         LauncherKind::Ray => Launcher::Ray,
-        LauncherKind::Command => Launcher::Command,
+        LauncherKind::Command | LauncherKind::Torchrun => Launcher::Command,
     };
     JobRequest {
         name: request_name(spec),
@@ -103,16 +141,41 @@ pub fn job_request(spec: &JobSpec, paths: ResolvedPaths, submit_command: String)
         memory_bytes: spec.resources.memory_per_node,
         pool: spec.resources.pool.clone(),
         launcher,
-        argv: spec.entrypoint.argv(),
-        env: spec.resolved_env().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+        argv: spec.entrypoint.arguments().iter().map(pieces).collect(),
+        env: environment(spec, owner, paths.job_directory.as_deref()),
         workdir: spec.workdir.clone(),
         job_directory: paths.job_directory,
         checkpoint_directory: paths.checkpoint_directory,
+        directories: spec.tracking.directories().into_iter().map(str::to_owned).collect(),
         grace_ms: millis(spec.grace_period),
         start_timeout_ms: millis(spec.launcher.start_timeout),
         spec_json: spec.canonical_json(),
         submit_command,
     }
+}
+
+fn pieces(argument: &gangline_spec::Argument) -> Argument {
+    let piece = |part: &Part<'_>| match *part {
+        Part::Text(text) => Piece::Text(text.to_owned()),
+        Part::Variable(name) => Piece::Variable(name.to_owned()),
+    };
+    argument.parts().iter().map(piece).collect()
+}
+
+/// What trackers are told, and then the job's own variables, which win.
+fn environment(spec: &JobSpec, owner: Owner<'_>, directory: Option<&str>) -> Vec<(String, String)> {
+    let trackers = directory.filter(|_| !spec.tracking.is_empty()).map(|directory| {
+        spec.tracking.environment(&TrackingPlace {
+            job_id: owner.job.as_str(),
+            project: owner.project,
+            directory,
+            // Nobody knows yet whether the nodes have a route, and a wrong yes would hang the job.
+            wandb_reachable: false,
+        })
+    });
+    let mut env: BTreeMap<&str, String> = trackers.unwrap_or_default();
+    env.extend(spec.resolved_env().map(|(name, value)| (name, value.to_owned())));
+    env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Thousandths of a CPU, of which a valid spec asks at least one. The conversion saturates.
@@ -129,7 +192,15 @@ fn request_name(spec: &JobSpec) -> String {
     if let Some(name) = &spec.name {
         return name.clone();
     }
-    let Entrypoint::Argv(argv) = &spec.entrypoint else { return "script".to_owned() };
+    let argv = match &spec.entrypoint {
+        Entrypoint::Argv(argv) => argv,
+        // `grpo` for `verl/grpo@1`.
+        Entrypoint::Template(expansion) => {
+            let name = expansion.template.split('@').next().unwrap_or_default();
+            return name.rsplit('/').next().unwrap_or("job").to_owned();
+        }
+        Entrypoint::Script(_) | Entrypoint::Nothing => return "script".to_owned(),
+    };
     let script = argv.iter().find(|argument| argument.ends_with(".py"));
     let word = script.or(argv.first()).map_or("", |word| word.rsplit('/').next().unwrap_or(word));
     let word = word.trim_end_matches(".py").to_ascii_lowercase();
@@ -199,11 +270,15 @@ mod tests {
         let mut spec = spec(None);
         spec.resources.cpus_per_node = Some(1.5);
         spec.env.insert("LR".to_owned(), Some("1e-6".to_owned()));
-        let request = job_request(&spec, ResolvedPaths::default(), "gangline submit".to_owned());
+        let job = JobId::new("j-1").unwrap();
+        let owner = Owner { job: &job, project: "rlhf" };
+        let request =
+            job_request(&spec, owner, ResolvedPaths::default(), "gangline submit".to_owned());
         assert_eq!(request.name, "train-sft");
         assert_eq!(request.cpus_milli, Some(1500));
         assert_eq!(request.env, [("LR".to_owned(), "1e-6".to_owned())]);
-        assert_eq!(request.argv, ["python", "/code/Train_SFT.py"]);
+        let texts = ["python", "/code/Train_SFT.py"];
+        assert_eq!(request.argv, texts.map(|text| vec![Piece::Text(text.to_owned())]));
         assert_eq!(gangline_spec::parse(&request.spec_json).unwrap(), spec);
     }
 }

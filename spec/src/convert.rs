@@ -1,29 +1,26 @@
 //! From the tree to the typed spec: which fields there are, and whether each value has the right
 //! type. Ranges and forms are checked afterwards, in `validate`.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
+use crate::cell::{Cell, Mode};
+use crate::code::{CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, GIT_WORDS, Reward};
+use crate::entrypoint;
 use crate::error::{Code, Problems, quoted};
-use crate::fields::{self, Section, Status};
-use crate::job::{Checkpoint, Entrypoint, JobSpec, Launcher, LauncherKind, Resources};
-use crate::tree::{Entry, Node, Scalar, ScalarKind, Value, join};
-use crate::units;
-use crate::validate::{self, dotted};
+use crate::fields::{self, Features};
+use crate::job::{Checkpoint, JobSpec, Kind, Launcher, Resources};
+use crate::reader::Reader;
+use crate::suggest::nearest;
+use crate::table::KINDS;
+use crate::tracking::{Mlflow, Tracking, Wandb, WandbMode};
+use crate::tree::{Node, Value};
+use crate::validate;
 
-/// The only version of the spec that there is.
-const VERSION: i128 = 1;
-
-/// Whether an environment entry may be left to the sender's shell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OpenEnv {
-    Allowed,
-    Refused,
-}
+/// The symbol of a reward function when the spec does not say: verl's own default.
+const DEFAULT_REWARD_SYMBOL: &str = "compute_score";
 
 /// Read the spec of `root`. Where something is wrong it is reported to `out` and the default
 /// stands in its place, so that the rest is read too; the caller drops such a spec.
-pub(crate) fn job_spec(root: &Node, open_env: OpenEnv, out: &mut Problems) -> JobSpec {
+pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
+    let features = mode.features;
     let mut spec = JobSpec::for_command(vec!["true".to_owned()]);
     if matches!(root.value, Value::Null) {
         let hint = "a spec has at least `run` or `command`";
@@ -31,13 +28,14 @@ pub(crate) fn job_spec(root: &Node, open_env: OpenEnv, out: &mut Problems) -> Jo
         out.value(Code::MISSING, "", message, Some(hint.to_owned()));
         return spec;
     }
-    if !kind_is_job(root, out) {
+    let Some(kind) = read_kind(root, features, out) else {
         // The fields of the other kinds are others: nothing more can be said about this text.
         return spec;
-    }
-    let Some(top) = Reader::open(root, &fields::TOP, "", out) else {
+    };
+    let Some(top) = Reader::open(root, &fields::TOP, "", features, out) else {
         return spec;
     };
+    spec.kind = kind;
     if let Some(version) = top.get("version") {
         version.version(out);
     }
@@ -50,46 +48,85 @@ pub(crate) fn job_spec(root: &Node, open_env: OpenEnv, out: &mut Problems) -> Jo
     if let Some(resources) = top.section("resources", &fields::RESOURCES, out) {
         spec.resources = read_resources(&resources, out);
     }
-    if let Some(launcher) = top.section("launcher", &fields::LAUNCHER, out) {
-        spec.launcher = read_launcher(&launcher, out);
+    let launcher = top.section("launcher", &fields::LAUNCHER, out);
+    if let Some(launcher) = &launcher {
+        spec.launcher = read_launcher(launcher, out);
     }
     spec.workdir = top.get("workdir").and_then(|cell| cell.text(out));
     if let Some(env) = top.get("env") {
-        spec.env = env.env(open_env, out);
-    }
-    if let Some(entrypoint) = read_entrypoint(&top, out) {
-        spec.entrypoint = entrypoint;
+        spec.env = env.env(mode.open_env, out);
     }
     if let Some(period) = top.get("grace_period").and_then(|cell| cell.duration(out)) {
         spec.grace_period = period;
     }
     if let Some(checkpoint) = top.section("checkpoint", &fields::CHECKPOINT, out) {
-        let dir = checkpoint.get("dir").and_then(|cell| cell.text(out));
-        spec.checkpoint = Checkpoint { dir };
+        spec.checkpoint = read_checkpoint(&checkpoint, out);
     }
+    if let Some(tracking) = top.section("tracking", &fields::TRACKING, out) {
+        spec.tracking = read_tracking(&tracking, out);
+    }
+    spec.timeout = top.get("timeout").and_then(|cell| cell.duration(out));
+    if let Some(queue) = top.section("queue", &fields::QUEUE, out)
+        && let Some(priority) = queue.get("priority").and_then(|cell| cell.priority(out))
+    {
+        spec.priority = priority;
+    }
+    let code = top.section("code", &fields::CODE, out);
+    spec.code = code.and_then(|code| read_code(&code, out));
+    let reward = top.section("reward", &fields::REWARD, out);
+    spec.reward = reward.and_then(|reward| read_reward(&reward, out));
+    if let Some(secrets) = top.get("secrets").and_then(|cell| cell.texts(out)) {
+        spec.secrets = secrets;
+    }
+    read_idle_stop(&top, &mut spec, out);
+    let launcher_given = launcher.is_some_and(|launcher| launcher.has("type"));
+    entrypoint::read(&top, mode, launcher_given, &mut spec, out);
     spec
 }
 
-fn kind_is_job(root: &Node, out: &mut Problems) -> bool {
+fn read_kind(root: &Node, features: Features, out: &mut Problems) -> Option<Kind> {
     let Some(entry) = root.entry("kind") else {
-        return true;
+        return Some(Kind::Job);
     };
-    let Some(kind) = Cell::new(&entry.node, "/kind".to_owned()).text(out) else {
-        return false;
-    };
-    if kind == "job" {
-        return true;
+    let kind = Cell::new(&entry.node, "/kind".to_owned()).text(out)?;
+    match (kind.as_str(), features) {
+        ("job", _) => return Some(Kind::Job),
+        ("cluster", Features::All) => return Some(Kind::Cluster { idle_stop: None }),
+        _ => {}
     }
-    if fields::KINDS_NOT_YET.contains(&kind.as_str()) {
+    let runs = match features {
+        Features::Delivered => "this version runs only `job`",
+        Features::All => "this version reads only `job` and `cluster`",
+    };
+    if KINDS.contains(&kind.as_str()) {
         let message = format!("kind {} is not built yet", quoted(&kind));
-        let hint = Some("this version runs only `job`".to_owned());
-        out.value(Code::NOT_YET, "/kind", message, hint);
+        out.value(Code::NOT_YET, "/kind", message, Some(runs.to_owned()));
     } else {
         let message = format!("there is no kind {}", quoted(&kind));
-        let hint = Some("this version runs only `job`".to_owned());
-        out.value(Code::BAD_VALUE, "/kind", message, hint);
+        let hint = match nearest(&kind, KINDS.into_iter()) {
+            Some(near) => format!("did you mean `{near}`? {runs}"),
+            None => runs.to_owned(),
+        };
+        out.value(Code::BAD_VALUE, "/kind", message, Some(hint));
     }
-    false
+    None
+}
+
+fn read_idle_stop(top: &Reader<'_>, spec: &mut JobSpec, out: &mut Problems) {
+    let Some(cell) = top.get("idle_stop") else {
+        return;
+    };
+    let Some(time) = cell.duration(out) else {
+        return;
+    };
+    match &mut spec.kind {
+        Kind::Cluster { idle_stop } => *idle_stop = Some(time),
+        Kind::Job => {
+            let hint = Some("a job ends with its entrypoint".to_owned());
+            let message = "`idle_stop` belongs to `kind: cluster`";
+            out.key(Code::CONFLICT, &cell.pointer, message, hint);
+        }
+    }
 }
 
 fn read_resources(section: &Reader<'_>, out: &mut Problems) -> Resources {
@@ -107,6 +144,12 @@ fn read_resources(section: &Reader<'_>, out: &mut Problems) -> Resources {
     let memory = section.get("memory_per_node");
     resources.memory_per_node = memory.and_then(|cell| cell.size(out));
     resources.pool = section.get("pool").and_then(|cell| cell.pool(out));
+    if let Some(models) = section.get("gpu").and_then(|cell| cell.one_or_more(out)) {
+        resources.gpu = models;
+    }
+    if let Some(nodes) = section.get("exclude_nodes").and_then(|cell| cell.texts(out)) {
+        resources.exclude_nodes = nodes;
+    }
     resources
 }
 
@@ -123,310 +166,93 @@ fn read_launcher(section: &Reader<'_>, out: &mut Problems) -> Launcher {
     launcher
 }
 
-fn read_entrypoint(top: &Reader<'_>, out: &mut Problems) -> Option<Entrypoint> {
-    match (top.get("run"), top.get("command")) {
-        (Some(run), None) => run.script(out).map(Entrypoint::Script),
-        (None, Some(command)) => command.argv(out).map(Entrypoint::Argv),
-        (Some(_), Some(_)) => {
-            out.key(
-                Code::CONFLICT,
-                "/command",
-                "`run` and `command` are both given",
-                Some("keep one: a shell script in `run`, or a list in `command`".to_owned()),
-            );
-            None
-        }
-        (None, None) => {
-            // A template would have given the entrypoint; that it is not built is said already.
-            if !top.has("template") {
-                out.key(
-                    Code::MISSING,
-                    "/run",
-                    "nothing to run: neither `run` nor `command` is given",
-                    Some("add `run: |` and a shell script".to_owned()),
-                );
-            }
-            None
-        }
-    }
+fn read_checkpoint(section: &Reader<'_>, out: &mut Problems) -> Checkpoint {
+    let mut count = |name: &str| {
+        section.get(name).and_then(|cell| cell.count(&validate::CHECKPOINT_COUNT, out))
+    };
+    let (every, keep) = (count("every"), count("keep"));
+    let dir = section.get("dir").and_then(|cell| cell.text(out));
+    Checkpoint { dir, every, keep }
 }
 
-/// A mapping whose unknown and unbuilt fields have been reported.
-struct Reader<'a> {
-    entries: &'a [Entry],
-    pointer: String,
+fn read_tracking(section: &Reader<'_>, out: &mut Problems) -> Tracking {
+    let wandb = section.section("wandb", &fields::WANDB, out).map(|wandb| {
+        let project = wandb.get("project").and_then(|cell| cell.text(out));
+        let mode = wandb.get("mode").and_then(|cell| cell.word(&WandbMode::WORDS, out));
+        let mode = mode.and_then(|index| WandbMode::ALL.get(index).copied()).unwrap_or_default();
+        Wandb { project, mode }
+    });
+    let mlflow = section.section("mlflow", &fields::MLFLOW, out).and_then(|mlflow| {
+        let experiment = mlflow.get("experiment").and_then(|cell| cell.text(out));
+        let uri = required(&mlflow, "uri", out)?.text(out)?;
+        Some(Mlflow { uri, experiment })
+    });
+    let tensorboard = section.get("tensorboard").and_then(|cell| cell.boolean(out));
+    Tracking { wandb, tensorboard: tensorboard.unwrap_or(false), mlflow }
 }
 
-impl<'a> Reader<'a> {
-    fn open(node: &'a Node, section: &Section, pointer: &str, out: &mut Problems) -> Option<Self> {
-        let entries = Cell::new(node, pointer.to_owned()).entries(out)?;
-        for entry in entries {
-            report_field(entry, section, &join(pointer, &entry.key), out);
-        }
-        Some(Self { entries, pointer: pointer.to_owned() })
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.entries.iter().any(|entry| entry.key == name)
-    }
-
-    fn get(&self, name: &str) -> Option<Cell<'a>> {
-        let entry = self.entries.iter().find(|entry| entry.key == name)?;
-        Some(Cell::new(&entry.node, join(&self.pointer, name)))
-    }
-
-    fn section(&self, name: &str, section: &Section, out: &mut Problems) -> Option<Self> {
-        let cell = self.get(name)?;
-        Reader::open(cell.node, section, &cell.pointer, out)
-    }
-}
-
-fn report_field(entry: &Entry, section: &Section, pointer: &str, out: &mut Problems) {
-    match section.field(&entry.key).map(|field| field.status) {
-        Some(Status::Built) => {}
-        Some(Status::NotYet(hint)) => out.key(
-            Code::NOT_YET,
-            pointer,
-            format!("`{}` is not built yet", dotted(pointer)),
-            Some(hint.unwrap_or("leave it out: it would do nothing").to_owned()),
-        ),
-        None => {
-            let place = match section.name {
-                "" => String::new(),
-                name => format!(" in {name}"),
-            };
-            let hint = match section.suggest(&entry.key) {
-                Some(known) => format!("did you mean `{known}`?"),
-                None => format!("known here: {}", section.built_names()),
-            };
-            let message = format!("unknown field {}{place}", quoted(&entry.key));
-            out.key(Code::UNKNOWN_FIELD, pointer, message, Some(hint));
-        }
-    }
-}
-
-/// One value to be read as one type. Each reading reports a wrong type and gives `None`.
-struct Cell<'a> {
-    node: &'a Node,
-    pointer: String,
-}
-
-impl<'a> Cell<'a> {
-    fn new(node: &'a Node, pointer: String) -> Self {
-        Self { node, pointer }
-    }
-
-    /// "`x` must be ..., not ...".
-    fn wrong(&self, expected: &str, hint: Option<&str>, out: &mut Problems) {
-        let subject = match self.pointer.as_str() {
-            "" => "a spec".to_owned(),
-            pointer => format!("`{}`", dotted(pointer)),
+fn read_code(section: &Reader<'_>, out: &mut Problems) -> Option<CodeSpec> {
+    let include = section.get("include").and_then(|cell| cell.texts(out)).unwrap_or_default();
+    let max_bytes = section.get("max_size").and_then(|cell| cell.size(out));
+    let git = section.get("git").and_then(|cell| cell.word(&GIT_WORDS, out));
+    let mut source: Option<CodeSource> = None;
+    for name in ["snapshot", "path", "zip"] {
+        let Some(cell) = section.get(name) else {
+            continue;
         };
-        let found = match &self.node.value {
-            Value::Null => "nothing".to_owned(),
-            Value::Scalar(scalar) => quoted(&scalar.text),
-            Value::List(_) => "a list".to_owned(),
-            Value::Map(_) => "a mapping".to_owned(),
-        };
-        out.value(
-            Code::BAD_VALUE,
-            &self.pointer,
-            format!("{subject} must be {expected}, not {found}"),
-            hint.map(str::to_owned),
-        );
-    }
-
-    fn scalar(&self) -> Option<&'a Scalar> {
-        match &self.node.value {
-            Value::Scalar(scalar) => Some(scalar),
-            Value::Null | Value::List(_) | Value::Map(_) => None,
-        }
-    }
-
-    fn entries(&self, out: &mut Problems) -> Option<&'a [Entry]> {
-        match &self.node.value {
-            Value::Map(entries) => Some(entries),
-            Value::Null | Value::Scalar(_) | Value::List(_) => {
-                self.wrong("a mapping", None, out);
-                None
-            }
-        }
-    }
-
-    /// A text; a number or boolean counts as the text that was written.
-    fn text(&self, out: &mut Problems) -> Option<String> {
-        let scalar = self.scalar();
-        if scalar.is_none() {
-            self.wrong("a text", None, out);
-        }
-        scalar.map(|scalar| scalar.text.clone())
-    }
-
-    fn script(&self, out: &mut Problems) -> Option<String> {
-        match self.scalar() {
-            Some(scalar) if scalar.kind == ScalarKind::Text => Some(scalar.text.clone()),
-            _ => {
-                let hint = matches!(self.node.value, Value::List(_))
-                    .then_some("a list of arguments goes into `command`");
-                self.wrong("a shell script", hint, out);
-                None
-            }
-        }
-    }
-
-    fn argv(&self, out: &mut Problems) -> Option<Vec<String>> {
-        let Value::List(items) = &self.node.value else {
-            let hint = Some("a shell line goes into `run`");
-            self.wrong("a list of arguments", hint, out);
-            return None;
-        };
-        let items = items.iter().enumerate();
-        // All are read before the first failure counts, so that every one is reported.
-        let read: Vec<Option<String>> = items
-            .map(|(index, item)| Cell::new(item, join(&self.pointer, &index.to_string())).text(out))
-            .collect();
-        read.into_iter().collect()
-    }
-
-    fn int(&self, out: &mut Problems) -> Option<i128> {
-        match self.scalar().map(|scalar| scalar.kind) {
-            Some(ScalarKind::Int(value)) => Some(value),
-            _ => {
-                self.wrong("a whole number in digits", None, out);
-                None
-            }
-        }
-    }
-
-    fn version(&self, out: &mut Problems) {
-        if self.int(out).is_some_and(|version| version != VERSION) {
-            let hint = format!("this version of Gangline reads {VERSION}");
-            self.wrong("a known version", Some(&hint), out);
-        }
-    }
-
-    fn count(&self, range: &std::ops::RangeInclusive<u32>, out: &mut Problems) -> Option<u32> {
-        let value = self.int(out)?;
-        validate::check_count(&self.pointer, value, range, out)
-    }
-
-    fn nnodes(&self, out: &mut Problems) -> Option<u32> {
-        if self.scalar().is_some_and(|scalar| is_range(&scalar.text)) {
-            out.value(
-                Code::NOT_YET,
-                &self.pointer,
-                "a range of nodes is not built yet",
-                Some("give one number".to_owned()),
-            );
+        let place = cell.text(out)?;
+        if let Some(first) = &source {
+            let (first, _) = first.field();
+            let message = format!("`code.{first}` and `code.{name}` are both given");
+            let hint = Some("the code has one place: keep one".to_owned());
+            out.key(Code::CONFLICT, &cell.pointer, message, hint);
             return None;
         }
-        self.count(&validate::NNODES, out)
+        source = Some(match name {
+            "snapshot" => CodeSource::Snapshot(place),
+            "path" => CodeSource::Path(place),
+            _ => CodeSource::Zip(place),
+        });
     }
-
-    fn number(&self, out: &mut Problems) -> Option<f64> {
-        match self.scalar().map(|scalar| scalar.kind) {
-            // Beyond 2^53 the value is out of range anyhow, so nothing is lost by rounding.
-            Some(ScalarKind::Int(value)) => Some(value as f64),
-            Some(ScalarKind::Float(value)) => Some(value),
-            _ => {
-                self.wrong("a number", None, out);
-                None
-            }
+    let Some(source) = source else {
+        let hint = Some("add `snapshot: .`, `path: DIR` or `zip: FILE`".to_owned());
+        out.key(Code::MISSING, "/code", "`code` does not say where the code is", hint);
+        return None;
+    };
+    // What does nothing for this place would be accepted in silence.
+    let idle: &[&str] = match source {
+        CodeSource::Snapshot(_) => &[],
+        CodeSource::Zip(_) => &["include", "git"],
+        CodeSource::Path(_) => &["include", "git", "max_size"],
+    };
+    for name in idle {
+        if section.get(name).is_some() {
+            let (place, _) = source.field();
+            let message = format!("`code.{name}` does nothing with `code.{place}`");
+            out.key(Code::CONFLICT, &section.pointer(name), message, Some("leave it out".into()));
         }
     }
-
-    fn duration(&self, out: &mut Problems) -> Option<Duration> {
-        let read = self.scalar().and_then(|s| units::duration(&s.text));
-        if read.is_none() {
-            self.wrong(units::DURATION_FORM, self.unit_hint(), out);
-        }
-        read
-    }
-
-    fn size(&self, out: &mut Problems) -> Option<u64> {
-        let read = self.scalar().and_then(|s| units::size(&s.text));
-        if read.is_none() {
-            self.wrong(units::SIZE_FORM, self.unit_hint(), out);
-        }
-        read
-    }
-
-    fn unit_hint(&self) -> Option<&'static str> {
-        let scalar = self.scalar()?;
-        matches!(scalar.kind, ScalarKind::Int(_)).then_some("the unit is missing")
-    }
-
-    fn pool(&self, out: &mut Problems) -> Option<String> {
-        if matches!(self.node.value, Value::List(_)) {
-            out.value(
-                Code::NOT_YET,
-                &self.pointer,
-                "a list of pools is not built yet",
-                Some("name one pool".to_owned()),
-            );
-            return None;
-        }
-        self.text(out)
-    }
-
-    fn launcher_kind(&self, out: &mut Problems) -> Option<LauncherKind> {
-        let word = self.text(out)?;
-        let known = LauncherKind::ALL.into_iter().find(|k| k.word() == word);
-        if known.is_none() {
-            let (code, message) = if fields::LAUNCHERS_NOT_YET.contains(&word.as_str()) {
-                let message = format!("launcher {} is not built yet", quoted(&word));
-                (Code::NOT_YET, message)
-            } else {
-                let message = format!("there is no launcher {}", quoted(&word));
-                (Code::BAD_VALUE, message)
-            };
-            let words = LauncherKind::ALL.map(|kind| format!("`{}`", kind.word()));
-            let hint = format!("one of {}", words.join(", "));
-            out.value(code, &self.pointer, message, Some(hint));
-        }
-        known
-    }
-
-    fn labels(&self, out: &mut Problems) -> BTreeMap<String, String> {
-        let mut labels = BTreeMap::new();
-        for entry in self.entries(out).unwrap_or_default() {
-            let cell = Cell::new(&entry.node, join(&self.pointer, &entry.key));
-            if let Some(value) = cell.text(out) {
-                labels.insert(entry.key.clone(), value);
-            }
-        }
-        labels
-    }
-
-    fn env(&self, open_env: OpenEnv, out: &mut Problems) -> BTreeMap<String, Option<String>> {
-        let mut env = BTreeMap::new();
-        for entry in self.entries(out).unwrap_or_default() {
-            let cell = Cell::new(&entry.node, join(&self.pointer, &entry.key));
-            if !matches!(entry.node.value, Value::Null) {
-                if let Some(value) = cell.text(out) {
-                    env.insert(entry.key.clone(), Some(value));
-                }
-                continue;
-            }
-            if open_env == OpenEnv::Refused {
-                out.key(
-                    Code::MISSING,
-                    &cell.pointer,
-                    format!("{} has no value", quoted(&entry.key)),
-                    Some("only the command line can fill it in from a shell".to_owned()),
-                );
-            }
-            env.insert(entry.key.clone(), None);
-        }
-        env
-    }
+    Some(CodeSpec {
+        record_git: matches!(source, CodeSource::Snapshot(_)) && git != Some(1),
+        max_bytes: max_bytes.unwrap_or(DEFAULT_MAX_CODE_BYTES),
+        source,
+        include,
+    })
 }
 
-/// `2..4`, and torchrun's `2:4`.
-fn is_range(text: &str) -> bool {
-    let digits = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
-    ["..", ":"]
-        .iter()
-        .filter_map(|separator| text.split_once(separator))
-        .any(|(low, high)| digits(low) && digits(high))
+fn read_reward(section: &Reader<'_>, out: &mut Problems) -> Option<Reward> {
+    let symbol = section.get("symbol").and_then(|cell| cell.text(out));
+    let path = required(section, "path", out)?.text(out)?;
+    Some(Reward { path, symbol: symbol.unwrap_or_else(|| DEFAULT_REWARD_SYMBOL.to_owned()) })
+}
+
+/// The value of a field that must be there.
+fn required<'a>(section: &Reader<'a>, name: &str, out: &mut Problems) -> Option<Cell<'a>> {
+    let cell = section.get(name);
+    if cell.is_none() {
+        let pointer = section.pointer(name);
+        let message = format!("`{}` is missing", validate::dotted(&pointer));
+        out.key(Code::MISSING, &pointer, message, None);
+    }
+    cell
 }

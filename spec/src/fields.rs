@@ -1,145 +1,118 @@
-//! The one table of fields: which exist, which are built, which are planned. It decides between
-//! "unknown field" and "not yet", and it is where the suggestions come from.
+//! What a field is: its status, the shape of its value, its default and what it means. The table
+//! of all fields is in `table`; from it come "unknown field", "not yet", the suggestions and the
+//! JSON Schema.
+
+use std::ops::RangeInclusive;
+
+use crate::suggest::{nearest, plain_form};
+pub(crate) use crate::table::{
+    ARGUMENT, CHECKPOINT, CODE, LAUNCHER, MLFLOW, QUEUE, RESOURCES, REWARD, SECTIONS, TOP,
+    TRACKING, WANDB,
+};
+
+/// Which fields are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Features {
+    /// The fields that a running coordinator acts on; every other one is refused with "not yet".
+    #[default]
+    Delivered,
+    /// Also the fields that are read and checked here but that nobody acts on yet. For tests and
+    /// for the work on those fields; a spec read so must not be run.
+    All,
+}
 
 /// Whether a field does anything in this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Built,
+    /// Read and checked, but refused unless [`Features::All`] asks for it, because nobody acts on
+    /// it yet; with what to do meanwhile where there is something to do.
+    Waits(Option<&'static str>),
     /// Planned: refused, with what to do meanwhile where there is something to do.
     NotYet(Option<&'static str>),
+}
+
+impl Status {
+    pub(crate) const fn is_read(self, features: Features) -> bool {
+        match self {
+            Self::Built => true,
+            Self::Waits(_) => matches!(features, Features::All),
+            Self::NotYet(_) => false,
+        }
+    }
+}
+
+/// The shape of a value, as far as a JSON Schema can tell it.
+#[derive(Clone, Debug)]
+pub(crate) enum Shape {
+    /// A text; a number or a boolean counts as the text that was written.
+    Text,
+    /// A text that is no number, such as a script.
+    Script,
+    /// The form of a name, see `validate`.
+    Name,
+    /// An absolute path.
+    Path,
+    Duration,
+    Size,
+    Bool,
+    Count(RangeInclusive<u32>),
+    Number(RangeInclusive<f64>),
+    /// One of a closed set of words.
+    Words(&'static [&'static str]),
+    /// One of the shapes.
+    OneOf(&'static [Shape]),
+    List(&'static Shape),
+    /// Keys of the user's own, each with a value of the shape.
+    Map(&'static Shape),
+    /// A value, or nothing.
+    Optional(&'static Shape),
+    Section(&'static Section),
+    /// A pool of this fleet.
+    Pool,
+    /// A GPU model of this fleet.
+    GpuModel,
+    /// A template of this version.
+    Template,
+    /// The params of the spec's template.
+    Params,
+    /// Planned: no shape yet.
+    Open,
 }
 
 #[derive(Debug)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) status: Status,
+    pub(crate) shape: Shape,
+    /// What stands in the place of an absent value, as JSON; `None` when nothing does.
+    pub(crate) default: Option<&'static str>,
+    /// Whether it has to be there when its section is.
+    pub(crate) required: bool,
+    /// What it means, in one line; empty for a field that is not read yet.
+    pub(crate) about: &'static str,
+}
+
+impl Field {
+    pub(crate) const fn default(self, json: &'static str) -> Self {
+        // The parts are moved one by one: a const function cannot drop the rest of `self`.
+        let Self { name, status, shape, default: _, required, about } = self;
+        Self { name, status, shape, default: Some(json), required, about }
+    }
+
+    pub(crate) const fn required(self) -> Self {
+        let Self { name, status, shape, default, required: _, about } = self;
+        Self { name, status, shape, default, required: true, about }
+    }
 }
 
 /// A mapping with a fixed set of fields.
 #[derive(Debug)]
 pub(crate) struct Section {
-    /// Name of the mapping; empty for the spec itself.
+    /// Dotted path of the mapping; empty for the spec itself.
     pub(crate) name: &'static str,
     pub(crate) fields: &'static [Field],
 }
-
-const fn built(name: &'static str) -> Field {
-    Field { name, status: Status::Built }
-}
-
-const fn later(name: &'static str) -> Field {
-    Field { name, status: Status::NotYet(None) }
-}
-
-const fn instead(name: &'static str, hint: &'static str) -> Field {
-    Field { name, status: Status::NotYet(Some(hint)) }
-}
-
-pub(crate) static TOP: Section = Section {
-    name: "",
-    fields: &[
-        built("version"),
-        built("kind"),
-        built("name"),
-        built("project"),
-        built("description"),
-        built("labels"),
-        built("resources"),
-        built("launcher"),
-        built("workdir"),
-        built("env"),
-        built("run"),
-        built("command"),
-        built("grace_period"),
-        built("checkpoint"),
-        later("queue"),
-        later("timeout"),
-        later("idle_policy"),
-        instead("code", "put the code on a shared path and set `workdir`"),
-        instead("files", "put the files on a shared path"),
-        later("mounts_required"),
-        instead("secrets", "read the secret from a file in the script"),
-        instead("setup", "put these lines at the start of `run`"),
-        later("preflight"),
-        later("retry"),
-        later("log_policies"),
-        later("hang"),
-        later("tracking"),
-        later("notify"),
-        later("ports"),
-        later("on_disconnect"),
-        later("min_runtime"),
-        later("hold_on_failure"),
-        later("logs"),
-        later("reward"),
-        instead("python", "call the interpreter by its path in `run`"),
-        later("compat_env"),
-        later("groups"),
-        instead("template", "write the command out in `run` or `command`"),
-        instead("params", "write the command out in `run` or `command`"),
-        instead("overrides", "write the command out in `run` or `command`"),
-        later("replicas"),
-        later("scale"),
-        later("port"),
-        later("health"),
-        later("ide"),
-        later("idle_stop"),
-        later("vars"),
-        later("steps"),
-        later("on_failure"),
-        later("schedule"),
-        later("tz"),
-        later("needs"),
-        later("matrix"),
-        later("max_parallel"),
-        later("outputs"),
-    ],
-};
-
-pub(crate) static RESOURCES: Section = Section {
-    name: "resources",
-    fields: &[
-        built("nnodes"),
-        built("gpus_per_node"),
-        built("cpus_per_node"),
-        built("memory_per_node"),
-        built("pool"),
-        instead("gpu", "name a `pool` that has this model"),
-        instead("labels", "name a `pool` of these nodes"),
-        later("exclude_nodes"),
-        later("topology"),
-        later("shm"),
-        later("disk"),
-        later("exclusive"),
-        later("ray_resources"),
-    ],
-};
-
-pub(crate) static LAUNCHER: Section = Section {
-    name: "launcher",
-    fields: &[
-        built("type"),
-        built("start_timeout"),
-        later("driver"),
-        later("dashboard"),
-        later("head"),
-        later("network"),
-    ],
-};
-
-pub(crate) static CHECKPOINT: Section = Section {
-    name: "checkpoint",
-    fields: &[
-        built("dir"),
-        later("every"),
-        later("keep"),
-        later("on_deadline"),
-        later("upload"),
-        later("encrypted_copy"),
-    ],
-};
-
-static SECTIONS: [&Section; 4] = [&TOP, &RESOURCES, &LAUNCHER, &CHECKPOINT];
 
 /// What other systems call our fields: (their word, ours as a dotted path).
 const FOREIGN: &[(&str, &str)] = &[
@@ -164,21 +137,17 @@ const FOREIGN: &[(&str, &str)] = &[
     ("working_dir", "workdir"),
 ];
 
-/// The words of a closed set that are planned but not built.
-pub(crate) const KINDS_NOT_YET: [&str; 4] = ["cluster", "serve", "notebook", "pipeline"];
-pub(crate) const LAUNCHERS_NOT_YET: [&str; 1] = ["torchrun"];
-
 impl Section {
     pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// The built fields, for a message: ``` `a`, `b` and `c` ```.
-    pub(crate) fn built_names(&self) -> String {
+    /// The fields that are read, for a message: ``` `a`, `b` and `c` ```.
+    pub(crate) fn read_names(&self, features: Features) -> String {
         let names: Vec<String> = self
             .fields
             .iter()
-            .filter(|field| field.status == Status::Built)
+            .filter(|field| field.status.is_read(features))
             .map(|field| format!("`{}`", field.name))
             .collect();
         match names.split_last() {
@@ -199,82 +168,47 @@ impl Section {
         }
         let names = self.fields.iter().map(|field| field.name);
         nearest(&plain, names).map(str::to_owned).or_else(|| {
-            SECTIONS.iter().find_map(|section| {
-                let field = section.field(unknown)?;
-                let dot = if section.name.is_empty() { "" } else { "." };
-                Some(format!("{}{dot}{}", section.name, field.name))
-            })
+            SECTIONS.iter().find_map(|section| Some(section.path(section.field(unknown)?)))
         })
     }
-}
 
-/// The dotted paths of all fields that are refused with "not yet", in the order of the table.
-pub fn not_yet_fields() -> impl Iterator<Item = String> {
-    SECTIONS.iter().flat_map(|section| {
-        let fields = section.fields.iter();
-        fields.filter(|field| matches!(field.status, Status::NotYet(_))).map(|field| match section
-            .name
-        {
+    /// The dotted path of a field of this section.
+    pub(crate) fn path(&self, field: &Field) -> String {
+        match self.name {
             "" => field.name.to_owned(),
             name => format!("{name}.{}", field.name),
-        })
-    })
-}
-
-/// The one of `known` that is nearest to `word`, when it is near enough to be what was meant.
-pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let word = plain_form(word);
-    let allowed = (word.chars().count() / 3).max(1);
-    known
-        .map(|name| (distance(&word, &plain_form(name)), name))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, name)| name)
-}
-
-/// Longest word that is compared; no field comes near it, and the comparison is quadratic.
-const MAX_COMPARED_CHARS: usize = 64;
-
-/// A name without case and separators, so that `gpusPerNode` and `gpus-per-node` are the same.
-fn plain_form(name: &str) -> String {
-    name.chars()
-        .filter(|c| !matches!(c, '-' | '_' | ' '))
-        .take(MAX_COMPARED_CHARS)
-        .flat_map(char::to_lowercase)
-        .collect()
-}
-
-/// How many insertions, removals and replacements turn `a` into `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = Vec::with_capacity(row.len());
-        next.push(left);
-        for (to, above) in b.iter().zip(row.iter().skip(1)) {
-            let replaced = diagonal + usize::from(from != *to);
-            left = replaced.min(above + 1).min(left + 1);
-            next.push(left);
-            diagonal = *above;
         }
-        row = next;
     }
-    row.last().copied().unwrap_or_default()
+}
+
+/// The dotted paths of all fields that [`crate::parse`] refuses with "not yet", in the order of
+/// the table.
+pub fn not_yet_fields() -> impl Iterator<Item = String> {
+    refused(Features::Delivered)
+}
+
+/// As [`not_yet_fields`], for [`crate::parse_with_features`].
+pub fn not_yet_fields_with(features: Features) -> impl Iterator<Item = String> {
+    refused(features)
+}
+
+fn refused(features: Features) -> impl Iterator<Item = String> {
+    // Below a section that is refused nothing is read, so its fields are not reached.
+    let reached = move |section: &&&Section| {
+        let above = SECTIONS.iter().flat_map(|section| {
+            section.fields.iter().map(|field| (section.path(field), field.status))
+        });
+        above.into_iter().all(|(path, status)| path != section.name || status.is_read(features))
+    };
+    SECTIONS.iter().filter(reached).flat_map(move |section| {
+        let fields = section.fields.iter();
+        fields.filter(move |field| !field.status.is_read(features)).map(|field| section.path(field))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distance_counts_single_edits() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("abc", ""), 3);
-        assert_eq!(distance("same", "same"), 0);
-    }
 
     #[test]
     fn suggestions() {
@@ -288,6 +222,7 @@ mod tests {
             (&TOP, "nnodes", Some("resources.nnodes")),
             (&TOP, "start_timeout", Some("launcher.start_timeout")),
             (&TOP, "grace-period", Some("grace_period")),
+            (&TOP, "wandb", Some("tracking.wandb")),
             (&TOP, "zzz", None),
         ];
         for (section, word, expected) in cases {
@@ -296,16 +231,20 @@ mod tests {
     }
 
     #[test]
-    fn no_field_is_listed_twice() {
+    fn no_field_is_listed_twice_and_each_read_one_is_described() {
         for section in SECTIONS {
             for (index, field) in section.fields.iter().enumerate() {
                 let again = section.fields.iter().skip(index + 1);
-                assert!(
-                    again.clone().all(|other| other.name != field.name),
-                    "{} in {:?}",
-                    field.name,
-                    section.name
+                let path = section.path(field);
+                assert!(again.clone().all(|other| other.name != field.name), "{path}");
+                assert_eq!(
+                    field.about.is_empty(),
+                    matches!(field.status, Status::NotYet(_)),
+                    "{path}"
                 );
+                if let Some(default) = field.default {
+                    serde_json::from_str::<serde_json::Value>(default).expect(&path);
+                }
             }
         }
     }

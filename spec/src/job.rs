@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
-
+use crate::arguments::Argument;
+use crate::code::{CodeSpec, Reward};
 use crate::error::{Code, Problems, SpecErrors};
+use crate::priority::Priority;
+use crate::tracking::Tracking;
 use crate::tree::join;
-use crate::units;
+use crate::variable;
 
 /// How long the members of a gang may take to join when the spec does not say.
 pub const DEFAULT_START_TIMEOUT: Duration = Duration::from_secs(5 * 60);
@@ -23,6 +25,8 @@ pub const CHECKPOINT_VARIABLES: [&str; 3] =
 /// spec goes through [`JobSpec::validate`], which makes the same checks as [`crate::parse`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobSpec {
+    /// What the spec describes.
+    pub kind: Kind,
     /// `^[a-z0-9][a-z0-9-]{0,62}$`; `None` when the sender is to choose one.
     pub name: Option<String>,
     /// Accounting unit, in the form of a name; `None` for the sender's default project.
@@ -46,6 +50,42 @@ pub struct JobSpec {
     pub grace_period: Duration,
     /// Where training checkpoints go.
     pub checkpoint: Checkpoint,
+    /// Where training metrics go.
+    pub tracking: Tracking,
+    /// Longest time in the state RUNNING; `None` for no limit.
+    pub timeout: Option<Duration>,
+    /// Place in the queue.
+    pub priority: Priority,
+    /// Where the code comes from; `None` when it is on the nodes.
+    pub code: Option<CodeSpec>,
+    /// The reward function of an RL job.
+    pub reward: Option<Reward>,
+    /// Names of the coordinator's secrets that the entrypoint gets as environment.
+    pub secrets: Vec<String>,
+}
+
+/// What a spec describes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// A job with a gang of its own.
+    #[default]
+    Job,
+    /// A standing Ray cluster; it has no entrypoint.
+    Cluster {
+        /// Time without a job after which the cluster ends; `None` for never.
+        idle_stop: Option<Duration>,
+    },
+}
+
+impl Kind {
+    /// The word of the spec.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Cluster { .. } => "cluster",
+        }
+    }
 }
 
 /// The size of a gang and of its share of each node.
@@ -61,6 +101,10 @@ pub struct Resources {
     pub memory_per_node: Option<u64>,
     /// The pool to place in; `None` for any.
     pub pool: Option<String>,
+    /// GPU models of which any will do; empty for every model.
+    pub gpu: Vec<String>,
+    /// Nodes not to place on.
+    pub exclude_nodes: Vec<String>,
 }
 
 impl Resources {
@@ -74,7 +118,15 @@ impl Resources {
 
 impl Default for Resources {
     fn default() -> Self {
-        Self { nnodes: 1, gpus_per_node: 0, cpus_per_node: None, memory_per_node: None, pool: None }
+        Self {
+            nnodes: 1,
+            gpus_per_node: 0,
+            cpus_per_node: None,
+            memory_per_node: None,
+            pool: None,
+            gpu: Vec::new(),
+            exclude_nodes: Vec::new(),
+        }
     }
 }
 
@@ -98,13 +150,23 @@ impl Default for Launcher {
 pub enum LauncherKind {
     /// A Ray cluster over the nodes; the entrypoint is one Ray job in it.
     Ray,
-    /// The entrypoint on every node.
+    /// The entrypoint on every node, with the address of rank 0 in its environment.
     Command,
+    /// The same as [`LauncherKind::Command`], under the name that its users look for.
+    Torchrun,
 }
 
 impl LauncherKind {
-    /// Both launchers, in the order of messages.
-    pub const ALL: [Self; 2] = [Self::Ray, Self::Command];
+    /// All launchers, in the order of [`LauncherKind::WORDS`].
+    pub const ALL: [Self; 3] = [Self::Ray, Self::Torchrun, Self::Command];
+    /// The words of the spec.
+    pub const WORDS: [&'static str; 3] = ["ray", "torchrun", "command"];
+
+    /// Whether a Ray cluster is started; otherwise the entrypoint runs on every node.
+    #[must_use]
+    pub const fn starts_ray(self) -> bool {
+        matches!(self, Self::Ray)
+    }
 
     /// The word of the spec.
     #[must_use]
@@ -112,26 +174,57 @@ impl LauncherKind {
         match self {
             Self::Ray => "ray",
             Self::Command => "command",
+            Self::Torchrun => "torchrun",
         }
     }
 }
 
-/// What runs: the field `run` or the field `command`.
+/// What runs: the field `run`, `command` or `template`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entrypoint {
     /// A text for `/bin/sh -c`.
     Script(String),
     /// A program and its arguments, which arrive as they are: no shell sees them.
     Argv(Vec<String>),
+    /// What a template made.
+    Template(Expansion),
+    /// Nothing: a standing cluster.
+    Nothing,
+}
+
+/// A template with the values of a spec, and the arguments that they gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expansion {
+    /// Name and version of the template, such as `verl/grpo@1`.
+    pub template: String,
+    /// The params as the spec gives them, for people; what counts is `arguments`.
+    pub params: serde_json::Value,
+    /// What the spec puts behind the template's own arguments; part of `arguments` too.
+    pub overrides: Vec<String>,
+    /// The program and its arguments, with the variables of the template's text not filled in.
+    pub arguments: Vec<Argument>,
 }
 
 impl Entrypoint {
-    /// The argument vector to execute.
+    /// The argument vector to execute; that of a template with its variables not filled in, see
+    /// [`Entrypoint::arguments`].
     #[must_use]
     pub fn argv(&self) -> Vec<String> {
+        self.arguments().iter().map(|argument| argument.text().to_owned()).collect()
+    }
+
+    /// The argument vector to execute, once [`crate::expand_variables`] has filled in the
+    /// variables of a template's text.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<Argument> {
+        let literal = |text: &String| Argument::Literal(text.clone());
         match self {
-            Self::Script(text) => vec!["/bin/sh".to_owned(), "-c".to_owned(), text.clone()],
-            Self::Argv(argv) => argv.clone(),
+            Self::Script(text) => {
+                ["/bin/sh", "-c", text].map(|text| Argument::Literal(text.to_owned())).to_vec()
+            }
+            Self::Argv(argv) => argv.iter().map(literal).collect(),
+            Self::Template(expansion) => expansion.arguments.clone(),
+            Self::Nothing => Vec::new(),
         }
     }
 }
@@ -141,6 +234,11 @@ impl Entrypoint {
 pub struct Checkpoint {
     /// Absolute path; may hold [`CHECKPOINT_VARIABLES`], see [`Checkpoint::expand_dir`].
     pub dir: Option<String>,
+    /// Steps between two checkpoints, at least 1; a template passes it on. `None` for the
+    /// template's own.
+    pub every: Option<u32>,
+    /// Checkpoints to keep, at least 1; a template passes it on. `None` for the template's own.
+    pub keep: Option<u32>,
 }
 
 impl Checkpoint {
@@ -155,31 +253,12 @@ impl Checkpoint {
         let Some(dir) = &self.dir else {
             return Ok(None);
         };
-        let mut out = String::new();
-        let mut rest = dir.as_str();
-        while let Some((before, after)) = rest.split_once('$') {
-            out.push_str(before);
-            let (name, tail) = variable(after);
-            let value =
-                Some(name).filter(|name| CHECKPOINT_VARIABLES.contains(name)).and_then(&lookup);
-            out.push_str(&value.ok_or_else(|| name.to_owned())?);
-            rest = tail;
-        }
-        out.push_str(rest);
-        Ok(Some(out))
+        let value = |name: &str| {
+            let known = Some(name).filter(|name| CHECKPOINT_VARIABLES.contains(name));
+            known.and_then(&lookup).ok_or_else(|| name.to_owned())
+        };
+        variable::replace(dir, value).map(Some)
     }
-}
-
-/// The name after a `$`, as `NAME` or `{NAME}`, and what follows it.
-fn variable(after_dollar: &str) -> (&str, &str) {
-    let braced = after_dollar.strip_prefix('{').and_then(|rest| rest.split_once('}'));
-    if let Some(found) = braced {
-        return found;
-    }
-    let end = after_dollar
-        .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .unwrap_or(after_dollar.len());
-    after_dollar.split_at_checked(end).unwrap_or(("", ""))
 }
 
 impl JobSpec {
@@ -187,6 +266,7 @@ impl JobSpec {
     #[must_use]
     pub fn for_command(argv: Vec<String>) -> Self {
         Self {
+            kind: Kind::Job,
             name: None,
             project: None,
             description: None,
@@ -198,6 +278,12 @@ impl JobSpec {
             entrypoint: Entrypoint::Argv(argv),
             grace_period: DEFAULT_GRACE_PERIOD,
             checkpoint: Checkpoint::default(),
+            tracking: Tracking::default(),
+            timeout: None,
+            priority: Priority::default(),
+            code: None,
+            reward: None,
+            secrets: Vec::new(),
         }
     }
 
@@ -215,89 +301,6 @@ impl JobSpec {
     pub fn resolved_env(&self) -> impl Iterator<Item = (&str, &str)> {
         self.env.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_deref()?)))
     }
-
-    /// The spec as one line of JSON: keys in alphabetical order, defaults written out, absent
-    /// values left out. [`crate::parse`] of the text gives this spec again.
-    #[must_use]
-    pub fn canonical_json(&self) -> String {
-        // Keys are put in alphabetical order, so that the order does not hang on the kind of
-        // map that serde_json was built with.
-        let mut top = Map::new();
-        let mut put = |key: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                top.insert(key.to_owned(), value);
-            }
-        };
-        let (command, run) = match &self.entrypoint {
-            Entrypoint::Argv(argv) => (Some(json!(argv)), None),
-            Entrypoint::Script(text) => (None, Some(json!(text))),
-        };
-        let checkpoint = self.checkpoint.dir.as_ref();
-        put("checkpoint", checkpoint.map(|dir| json!({ "dir": dir })));
-        put("command", command);
-        put("description", self.description.as_ref().map(|v| json!(v)));
-        put("env", (!self.env.is_empty()).then(|| json!(self.env)));
-        let grace = units::write_duration(self.grace_period);
-        put("grace_period", Some(json!(grace)));
-        put("kind", Some(json!("job")));
-        put("labels", (!self.labels.is_empty()).then(|| json!(self.labels)));
-        put("launcher", Some(self.launcher.canonical()));
-        put("name", self.name.as_ref().map(|v| json!(v)));
-        put("project", self.project.as_ref().map(|v| json!(v)));
-        put("resources", Some(self.resources.canonical()));
-        put("run", run);
-        put("version", Some(json!(1)));
-        put("workdir", self.workdir.as_ref().map(|v| json!(v)));
-        escape_for_yaml(&Value::Object(top).to_string())
-    }
-}
-
-impl Launcher {
-    fn canonical(&self) -> Value {
-        json!({
-            "start_timeout": units::write_duration(self.start_timeout),
-            "type": self.kind.word(),
-        })
-    }
-}
-
-impl Resources {
-    fn canonical(&self) -> Value {
-        let mut out = Map::new();
-        if let Some(cpus) = self.cpus_per_node {
-            out.insert("cpus_per_node".to_owned(), json!(cpus));
-        }
-        out.insert("gpus_per_node".to_owned(), json!(self.gpus_per_node));
-        if let Some(bytes) = self.memory_per_node {
-            let size = units::write_size(bytes);
-            out.insert("memory_per_node".to_owned(), json!(size));
-        }
-        out.insert("nnodes".to_owned(), json!(self.nnodes));
-        if let Some(pool) = &self.pool {
-            out.insert("pool".to_owned(), json!(pool));
-        }
-        Value::Object(out)
-    }
-}
-
-/// JSON lets some characters stand in a string that YAML wants escaped. They occur only inside
-/// strings, so they can be escaped in the finished text.
-fn escape_for_yaml(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        let plain = matches!(c, ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
-            | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
-            && !matches!(c, '\u{2028}' | '\u{2029}');
-        if plain {
-            out.push(c);
-        } else {
-            let mut units = [0; 2];
-            for unit in c.encode_utf16(&mut units) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
-        }
-    }
-    out
 }
 
 /// Fill every environment entry without a value from `lookup`, the shell of the sender.

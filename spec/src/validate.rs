@@ -4,8 +4,18 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::error::{Code, Problems, quoted, shown};
-use crate::job::{CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, JobSpec, Resources};
+use crate::arguments::TEMPLATE_VARIABLES;
+use crate::checks::{
+    ENV_NAME_FORM, LABEL_FORM, MAX_PATH_BYTES, NAME_FORM, check_bytes, check_form, check_items,
+    check_nul, check_path, check_range, check_text, is_env_name, is_label, is_name,
+};
+pub(crate) use crate::checks::{check_count, dotted};
+use crate::code::{CodeSource, CodeSpec};
+use crate::error::{Code, Problems, quoted};
+use crate::job::{
+    CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, Expansion, JobSpec, Kind, Resources,
+};
+use crate::tracking::Tracking;
 use crate::tree::join;
 use crate::units;
 
@@ -20,24 +30,22 @@ pub const MAX_ARGUMENT_BYTES: usize = 128 * 1024 - 1;
 
 pub(crate) const NNODES: RangeInclusive<u32> = 1..=MAX_NNODES;
 pub(crate) const GPUS_PER_NODE: RangeInclusive<u32> = 0..=MAX_GPUS_PER_NODE;
-const CPUS_PER_NODE: RangeInclusive<f64> = 0.001..=4096.0;
+pub(crate) const CPUS_PER_NODE: RangeInclusive<f64> = 0.001..=4096.0;
+pub(crate) const CHECKPOINT_COUNT: RangeInclusive<u32> = 1..=1_000_000_000;
+pub(crate) const PRIORITY: RangeInclusive<u32> = 0..=100;
 const MAX_MEMORY_PER_NODE: u64 = 64 << 40;
+const TIMEOUT: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(365 * 24 * 3600);
 const START_TIMEOUT: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 const GRACE_PERIOD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
+const MAX_CODE_BYTES: u64 = 1 << 40;
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_VALUE_BYTES: usize = 256;
 const MAX_DESCRIPTION_BYTES: usize = 4096;
-const MAX_PATH_BYTES: usize = 4095;
-const MAX_NAME_CHARS: usize = 63;
 
 /// Prefixes of variables that only Gangline sets: identity and secrets of the gang.
 const RESERVED_ENV: [&str; 2] = ["GANGLINE_", "RAY_AUTH_"];
-
-const NAME_FORM: &str =
-    "lower-case letters, digits and `-`, at most 63, the first a letter or digit";
-const LABEL_FORM: &str =
-    "letters, digits, `.`, `_`, `-` and `/`, at most 63, the first a letter or digit";
 
 pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
     for (pointer, name) in [("/name", &spec.name), ("/project", &spec.project)] {
@@ -70,7 +78,89 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
         |d| units::write_duration(*d),
         out,
     );
-    check_checkpoint(&spec.checkpoint, out);
+    check_checkpoint(&spec.checkpoint, &spec.entrypoint, out);
+    check_tracking(&spec.tracking, out);
+    check_time("/timeout", spec.timeout, out);
+    if let Kind::Cluster { idle_stop } = spec.kind {
+        check_time("/idle_stop", idle_stop, out);
+        check_cluster(spec, out);
+    } else if spec.entrypoint == Entrypoint::Nothing {
+        out.key(Code::MISSING, "/run", "nothing to run: the job has no entrypoint", None);
+    }
+    check_count("/queue/priority", spec.priority.0, &PRIORITY, out);
+    if let Some(code) = &spec.code {
+        check_code(code, out);
+    }
+    if let Some(reward) = &spec.reward {
+        check_text("/reward/path", &reward.path, MAX_PATH_BYTES, out);
+        let form = "a Python name: letters, digits and `_`, not a digit first";
+        check_form("/reward/symbol", &reward.symbol, is_env_name(&reward.symbol), form, out);
+    }
+    check_secrets(spec, out);
+}
+
+fn check_time(pointer: &str, time: Option<Duration>, out: &mut Problems) {
+    if let Some(time) = time {
+        check_range(pointer, &time, &TIMEOUT, |d| units::write_duration(*d), out);
+    }
+}
+
+fn check_cluster(spec: &JobSpec, out: &mut Problems) {
+    if spec.entrypoint != Entrypoint::Nothing {
+        out.key(Code::CONFLICT, "/run", "a cluster has no entrypoint", None);
+    }
+    if !spec.launcher.kind.starts_ray() {
+        let message = "a cluster is a Ray cluster: its launcher is `ray`";
+        out.value(Code::CONFLICT, "/launcher/type", message, None);
+    }
+}
+
+fn check_code(code: &CodeSpec, out: &mut Problems) {
+    let (field, place) = code.source.field();
+    let pointer = join("/code", field);
+    match code.source {
+        CodeSource::Path(_) => check_path(&pointer, place, out),
+        CodeSource::Snapshot(_) | CodeSource::Zip(_) => {
+            check_text(&pointer, place, MAX_PATH_BYTES, out);
+        }
+    }
+    check_items("/code/include", code.include.len(), out);
+    for (index, pattern) in code.include.iter().enumerate() {
+        check_text(&join("/code/include", &index.to_string()), pattern, MAX_PATH_BYTES, out);
+    }
+    check_range(
+        "/code/max_size",
+        &code.max_bytes,
+        &(1..=MAX_CODE_BYTES),
+        |bytes| units::write_size(*bytes),
+        out,
+    );
+}
+
+fn check_tracking(tracking: &Tracking, out: &mut Problems) {
+    if let Some(project) = tracking.wandb.as_ref().and_then(|wandb| wandb.project.as_deref()) {
+        check_text("/tracking/wandb/project", project, MAX_LABEL_VALUE_BYTES, out);
+    }
+    if let Some(mlflow) = &tracking.mlflow {
+        check_text("/tracking/mlflow/uri", &mlflow.uri, MAX_PATH_BYTES, out);
+        if let Some(experiment) = &mlflow.experiment {
+            let pointer = "/tracking/mlflow/experiment";
+            check_text(pointer, experiment, MAX_LABEL_VALUE_BYTES, out);
+        }
+    }
+}
+
+fn check_secrets(spec: &JobSpec, out: &mut Problems) {
+    check_items("/secrets", spec.secrets.len(), out);
+    for (index, name) in spec.secrets.iter().enumerate() {
+        let pointer = join("/secrets", &index.to_string());
+        check_form(&pointer, name, is_env_name(name), ENV_NAME_FORM, out);
+        check_reserved(&pointer, name, out);
+        if spec.env.contains_key(name) {
+            let message = format!("{} is in `env` and in `secrets`", quoted(name));
+            out.value(Code::CONFLICT, &pointer, message, Some("keep one".to_owned()));
+        }
+    }
 }
 
 fn check_labels(spec: &JobSpec, out: &mut Problems) {
@@ -123,6 +213,15 @@ fn check_resources(resources: &Resources, out: &mut Problems) {
     if let Some(pool) = &resources.pool {
         check_form("/resources/pool", pool, is_label(pool), LABEL_FORM, out);
     }
+    for (pointer, names) in
+        [("/resources/gpu", &resources.gpu), ("/resources/exclude_nodes", &resources.exclude_nodes)]
+    {
+        check_items(pointer, names.len(), out);
+        for (index, name) in names.iter().enumerate() {
+            let item = join(pointer, &index.to_string());
+            check_form(&item, name, is_label(name), LABEL_FORM, out);
+        }
+    }
 }
 
 fn check_entrypoint(entrypoint: &Entrypoint, out: &mut Problems) {
@@ -149,6 +248,33 @@ fn check_entrypoint(entrypoint: &Entrypoint, out: &mut Problems) {
                 check_bytes(&pointer, argument.len(), MAX_ARGUMENT_BYTES, out);
             }
         }
+        Entrypoint::Template(expansion) => check_expansion(expansion, out),
+        Entrypoint::Nothing => {}
+    }
+}
+
+/// The arguments that a template made, or that a job recorded.
+fn check_expansion(expansion: &Expansion, out: &mut Problems) {
+    let named = expansion.template.rsplit_once('@').is_some_and(|(name, version)| {
+        is_label(name) && version.parse::<u32>().is_ok_and(|version| version > 0)
+    });
+    check_form("/template", &expansion.template, named, "NAME@VERSION", out);
+    if expansion.arguments.first().is_none_or(|program| program.text().is_empty()) {
+        out.value(Code::BAD_VALUE, "/expansion", "`expansion` has no program", None);
+    }
+    for (index, argument) in expansion.arguments.iter().enumerate() {
+        let pointer = format!("/expansion/{index}");
+        check_nul(&pointer, argument.text(), out);
+        check_bytes(&pointer, argument.text().len(), MAX_ARGUMENT_BYTES, out);
+        let unknown = argument.variables().find(|name| !TEMPLATE_VARIABLES.contains(name));
+        if let Some(name) = unknown {
+            out.value(
+                Code::BAD_VALUE,
+                &pointer,
+                format!("{} is not filled in here", quoted(&format!("${name}"))),
+                Some(format!("only ${}", TEMPLATE_VARIABLES.join(", $"))),
+            );
+        }
     }
 }
 
@@ -157,6 +283,10 @@ pub(crate) fn check_env(spec: &JobSpec, out: &mut Problems) {
     let (pointer, entrypoint) = match &spec.entrypoint {
         Entrypoint::Script(text) => ("/run", text.len()),
         Entrypoint::Argv(argv) => ("/command", argv.iter().map(|a| a.len() + 1).sum()),
+        Entrypoint::Template(expansion) => {
+            ("/template", expansion.arguments.iter().map(|a| a.text().len() + 1).sum())
+        }
+        Entrypoint::Nothing => ("/env", 0),
     };
     let mut total = entrypoint;
     for (name, value) in &spec.env {
@@ -166,17 +296,10 @@ pub(crate) fn check_env(spec: &JobSpec, out: &mut Problems) {
                 Code::BAD_VALUE,
                 &pointer,
                 format!("{} cannot be the name of a variable", quoted(name)),
-                Some("letters, digits and `_`, not a digit first".to_owned()),
+                Some(ENV_NAME_FORM.to_owned()),
             );
         }
-        if let Some(prefix) = RESERVED_ENV.iter().find(|p| name.starts_with(**p)) {
-            out.key(
-                Code::BAD_VALUE,
-                &pointer,
-                format!("{} is reserved", quoted(name)),
-                Some(format!("Gangline itself sets the variables {prefix}*")),
-            );
-        }
+        check_reserved(&pointer, name, out);
         let value = value.as_deref().unwrap_or_default();
         let bytes = name.len() + 1 + value.len();
         check_nul(&pointer, value, out);
@@ -196,7 +319,31 @@ pub(crate) fn check_env(spec: &JobSpec, out: &mut Problems) {
     }
 }
 
-fn check_checkpoint(checkpoint: &Checkpoint, out: &mut Problems) {
+fn check_reserved(pointer: &str, name: &str, out: &mut Problems) {
+    if let Some(prefix) = RESERVED_ENV.iter().find(|p| name.starts_with(**p)) {
+        out.key(
+            Code::BAD_VALUE,
+            pointer,
+            format!("{} is reserved", quoted(name)),
+            Some(format!("Gangline itself sets the variables {prefix}*")),
+        );
+    }
+}
+
+fn check_checkpoint(checkpoint: &Checkpoint, entrypoint: &Entrypoint, out: &mut Problems) {
+    for (pointer, value) in
+        [("/checkpoint/every", checkpoint.every), ("/checkpoint/keep", checkpoint.keep)]
+    {
+        let Some(value) = value else {
+            continue;
+        };
+        check_count(pointer, value, &CHECKPOINT_COUNT, out);
+        if !matches!(entrypoint, Entrypoint::Template(_)) {
+            let message = format!("`{}` without a `template` is not built yet", dotted(pointer));
+            let hint = Some("pass it to your program yourself".to_owned());
+            out.key(Code::NOT_YET, pointer, message, hint);
+        }
+    }
     let pointer = "/checkpoint/dir";
     if let Some(dir) = &checkpoint.dir {
         check_path(pointer, dir, out);
@@ -209,110 +356,4 @@ fn check_checkpoint(checkpoint: &Checkpoint, out: &mut Problems) {
             Some(format!("only ${}", CHECKPOINT_VARIABLES.join(", $"))),
         );
     }
-}
-
-/// A count that must be in `range`; used while reading too, where it may not fit the type.
-pub(crate) fn check_count(
-    pointer: &str,
-    value: impl Into<i128>,
-    range: &RangeInclusive<u32>,
-    out: &mut Problems,
-) -> Option<u32> {
-    let value = value.into();
-    let wide = i128::from(*range.start())..=i128::from(*range.end());
-    check_range(pointer, &value, &wide, i128::to_string, out);
-    u32::try_from(value).ok().filter(|value| range.contains(value))
-}
-
-fn check_range<T: PartialOrd>(
-    pointer: &str,
-    value: &T,
-    range: &RangeInclusive<T>,
-    write: impl Fn(&T) -> String,
-    out: &mut Problems,
-) {
-    // A NaN is in no range.
-    if range.contains(value) {
-        return;
-    }
-    out.value(
-        Code::BAD_VALUE,
-        pointer,
-        format!(
-            "`{}` must be from {} to {}, not {}",
-            dotted(pointer),
-            write(range.start()),
-            write(range.end()),
-            write(value)
-        ),
-        None,
-    );
-}
-
-fn check_form(pointer: &str, value: &str, good: bool, form: &str, out: &mut Problems) {
-    if !good {
-        out.value(
-            Code::BAD_VALUE,
-            pointer,
-            format!("`{}` cannot be {}", dotted(pointer), quoted(value)),
-            Some(form.to_owned()),
-        );
-    }
-}
-
-fn check_path(pointer: &str, path: &str, out: &mut Problems) {
-    check_nul(pointer, path, out);
-    check_bytes(pointer, path.len(), MAX_PATH_BYTES, out);
-    let problem = if !path.starts_with('/') {
-        "must be an absolute path"
-    } else if path.split('/').any(|part| part == "..") {
-        "must be a path without `..`"
-    } else {
-        return;
-    };
-    out.value(
-        Code::BAD_VALUE,
-        pointer,
-        format!("`{}` {problem}, not {}", dotted(pointer), quoted(path)),
-        None,
-    );
-}
-
-fn check_nul(pointer: &str, text: &str, out: &mut Problems) {
-    if text.contains('\0') {
-        let message = format!("`{}` holds a NUL character", dotted(pointer));
-        out.value(Code::BAD_VALUE, pointer, message, None);
-    }
-}
-
-fn check_bytes(pointer: &str, bytes: usize, max: usize, out: &mut Problems) {
-    if bytes > max {
-        let message = format!("`{}` has {bytes} bytes; at most {max}", dotted(pointer));
-        out.value(Code::TOO_LARGE, pointer, message, None);
-    }
-}
-
-/// A pointer as users write it: `/resources/nnodes` is `resources.nnodes`.
-pub(crate) fn dotted(pointer: &str) -> String {
-    let plain = pointer.trim_start_matches('/').replace('/', ".");
-    let plain = plain.replace("~1", "/").replace("~0", "~");
-    shown(&plain)
-}
-
-fn is_name(name: &str) -> bool {
-    let lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    name.starts_with(lower)
-        && name.chars().all(|c| lower(c) || c == '-')
-        && name.len() <= MAX_NAME_CHARS
-}
-
-fn is_label(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/'))
-        && text.len() <= MAX_NAME_CHARS
-}
-
-fn is_env_name(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_spec::{
-    Checkpoint, Entrypoint, JobSpec, Launcher, LauncherKind, MAX_SPEC_BYTES, Resources, parse,
-    parse_resolved, parse_with_overrides, resolve_env,
+    Checkpoint, Entrypoint, JobSpec, Kind, Launcher, LauncherKind, MAX_SPEC_BYTES, Mlflow,
+    Priority, Resources, Tracking, Wandb, WandbMode, parse, parse_resolved, parse_with_overrides,
+    resolve_env,
 };
 
 const EVERY_FIELD: &str = r#"
@@ -40,6 +41,10 @@ run: |
 grace_period: 2m
 checkpoint:
   dir: /ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}
+tracking:
+  wandb: {project: rl, mode: offline}
+  tensorboard: true
+  mlflow: {uri: "http://mlflow:5000", experiment: rl}
 "#;
 
 fn map<V>(pairs: &[(&str, &str)], value: impl Fn(&str) -> V) -> BTreeMap<String, V> {
@@ -50,6 +55,7 @@ fn map<V>(pairs: &[(&str, &str)], value: impl Fn(&str) -> V) -> BTreeMap<String,
 #[test]
 fn every_field_arrives() {
     let expected = JobSpec {
+        kind: Kind::Job,
         name: Some("qwen3-8b-grpo".to_owned()),
         project: Some("rlhf".to_owned()),
         description: Some("GRPO: lr sweep, arm 3".to_owned()),
@@ -63,6 +69,8 @@ fn every_field_arrives() {
             cpus_per_node: Some(1.5),
             memory_per_node: Some(512 << 30),
             pool: Some("h100-a".to_owned()),
+            gpu: Vec::new(),
+            exclude_nodes: Vec::new(),
         },
         launcher: Launcher { kind: LauncherKind::Command, start_timeout: Duration::from_secs(600) },
         workdir: Some("/opt/verl".to_owned()),
@@ -81,7 +89,24 @@ fn every_field_arrives() {
         ),
         entrypoint: Entrypoint::Script("python3 -m trainer nnodes=$GANGLINE_NNODES\n".to_owned()),
         grace_period: Duration::from_secs(120),
-        checkpoint: Checkpoint { dir: Some("/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}".to_owned()) },
+        checkpoint: Checkpoint {
+            dir: Some("/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}".to_owned()),
+            every: None,
+            keep: None,
+        },
+        tracking: Tracking {
+            wandb: Some(Wandb { project: Some("rl".to_owned()), mode: WandbMode::Offline }),
+            tensorboard: true,
+            mlflow: Some(Mlflow {
+                uri: "http://mlflow:5000".to_owned(),
+                experiment: Some("rl".to_owned()),
+            }),
+        },
+        timeout: None,
+        priority: Priority::NORMAL,
+        code: None,
+        reward: None,
+        secrets: Vec::new(),
     };
     assert_eq!(parse(EVERY_FIELD), Ok(expected));
 }
@@ -90,7 +115,7 @@ fn every_field_arrives() {
 fn canonical_json_is_stable_and_reads_back() {
     let spec = parse(EVERY_FIELD).unwrap();
     let json = spec.canonical_json();
-    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}"},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"name":"qwen3-8b-grpo","project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","version":1,"workdir":"/opt/verl"}"#);
+    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}"},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"name":"qwen3-8b-grpo","project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","tracking":{"mlflow":{"experiment":"rl","uri":"http://mlflow:5000"},"tensorboard":true,"wandb":{"mode":"offline","project":"rl"}},"version":1,"workdir":"/opt/verl"}"#);
     assert_eq!(parse_resolved(&json), Ok(spec));
 }
 
@@ -207,7 +232,7 @@ fn a_checkpoint_directory_is_filled_in() {
     let lookup = |name: &str| Some(name.trim_start_matches("GANGLINE_").to_lowercase());
     let expand = |dir: &str| {
         let dir = Some(dir.to_owned());
-        Checkpoint { dir }.expand_dir(lookup)
+        Checkpoint { dir, ..Checkpoint::default() }.expand_dir(lookup)
     };
     let expected = Ok(Some("/c/project/name-x/job_id".to_owned()));
     assert_eq!(expand("/c/$GANGLINE_PROJECT/${GANGLINE_NAME}-x/$GANGLINE_JOB_ID"), expected);

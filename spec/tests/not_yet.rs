@@ -3,7 +3,9 @@
 
 use std::path::PathBuf;
 
-use gangline_spec::{Code, not_yet_fields, parse};
+use gangline_spec::{
+    Code, Features, not_yet_fields, not_yet_fields_with, parse, parse_with_features,
+};
 
 /// (the field, what a user would write, the pointer of the refusal). A section that is not built
 /// is refused as one; what stands in it is not read.
@@ -27,11 +29,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("retry", "retry: {backoff: {initial: 30s, factor: 2, max: 10m}}", "/retry"),
     ("log_policies", "log_policies: [{pattern: x, action: fail_no_retry}]", "/log_policies"),
     ("hang", "hang: {after: 20m, action: capture_and_notify}", "/hang"),
-    (
-        "tracking",
-        "tracking: {metrics: auto, wandb: {project: rlhf}, tensorboard: true}",
-        "/tracking",
-    ),
+    ("tracking.metrics", "tracking: {metrics: auto}", "/tracking/metrics"),
     ("notify", "notify: {on_events: [failed], to: ['webhook:team-rl']}", "/notify"),
     ("ports", "ports: [{name: tb, port: 6006}]", "/ports"),
     ("on_disconnect", "on_disconnect: fence", "/on_disconnect"),
@@ -42,9 +40,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("python", "python: /usr/bin/python3", "/python"),
     ("compat_env", "compat_env: [slurm]", "/compat_env"),
     ("groups", "groups: [{name: head}]", "/groups"),
-    ("template", "template: verl/grpo", "/template"),
-    ("params", "params: {model: /models/x}", "/params"),
-    ("overrides", "overrides: [a=b]", "/overrides"),
     ("replicas", "replicas: 1..4", "/replicas"),
     ("scale", "scale: {metric: requests_in_flight, target: 32}", "/scale"),
     ("port", "port: 8000", "/port"),
@@ -81,8 +76,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("launcher.head", "launcher: {head: auto}", "/launcher/head"),
     ("launcher.network", "launcher: {network: {socket_ifname: bond0}}", "/launcher/network"),
     ("launcher.network", "launcher: {network: {ib_hca: 'mlx5_[0-7]'}}", "/launcher/network"),
-    ("checkpoint.every", "checkpoint: {every: 20}", "/checkpoint/every"),
-    ("checkpoint.keep", "checkpoint: {keep: 3}", "/checkpoint/keep"),
     ("checkpoint.on_deadline", "checkpoint: {on_deadline: true}", "/checkpoint/on_deadline"),
     ("checkpoint.upload", "checkpoint: {upload: s3://models/x}", "/checkpoint/upload"),
     (
@@ -126,11 +119,59 @@ fn every_planned_field_has_a_case() {
     }
 }
 
+/// The fields whose reading is written and tested, but that `parse` refuses: the list is what
+/// remains to be switched on.
 #[test]
-fn a_template_is_not_also_a_missing_command() {
-    let errors = parse("template: verl/grpo\nparams: {a: b}").unwrap_err();
-    let codes: Vec<&str> = errors.errors.iter().map(|e| e.code).collect();
-    assert_eq!(codes, [Code::NOT_YET, Code::NOT_YET]);
+fn only_these_fields_wait_for_the_coordinator() {
+    let still: Vec<String> = not_yet_fields_with(Features::All).collect();
+    let waiting: Vec<String> = not_yet_fields().filter(|field| !still.contains(field)).collect();
+    assert_eq!(
+        waiting,
+        [
+            "queue",
+            "timeout",
+            "code",
+            "secrets",
+            "reward",
+            "idle_stop",
+            "resources.gpu",
+            "resources.exclude_nodes",
+        ]
+    );
+    let queue = ["preemptible", "after", "not_before", "hold", "max_wait"];
+    for field in queue {
+        assert!(still.contains(&format!("queue.{field}")), "{field}");
+    }
+}
+
+#[test]
+fn with_all_features_the_planned_fields_are_still_refused() {
+    let still: Vec<String> = not_yet_fields_with(Features::All).collect();
+    for (field, text, pointer) in CASES.iter().filter(|(f, _, _)| still.iter().any(|s| s == f)) {
+        let errors = parse_with_features(&format!("run: x\n{text}\n"), Features::All).unwrap_err();
+        assert_eq!(errors.errors.len(), 1, "{field}: {errors:?}");
+        assert_eq!(
+            (errors.errors[0].code, errors.errors[0].pointer.as_str()),
+            (Code::NOT_YET, *pointer)
+        );
+    }
+    for queue in
+        ["preemptible: false", "after: [job:x]", "not_before: x", "hold: true", "max_wait: 7d"]
+    {
+        let errors = parse_with_features(&format!("run: x\nqueue: {{{queue}}}\n"), Features::All)
+            .unwrap_err();
+        assert_eq!(errors.errors.len(), 1, "{queue}: {errors:?}");
+        assert_eq!(errors.errors[0].code, Code::NOT_YET);
+    }
+    for kind in ["serve", "notebook", "pipeline"] {
+        let errors =
+            parse_with_features(&format!("kind: {kind}\nrun: x\n"), Features::All).unwrap_err();
+        assert_eq!(
+            (errors.errors[0].code, errors.errors[0].line),
+            (Code::NOT_YET, Some(1)),
+            "{kind}"
+        );
+    }
 }
 
 /// The examples of the design, where the environment says where the shared data lies beside them:
@@ -147,13 +188,19 @@ fn the_design_examples_hold_nothing_unknown() {
     for file in std::fs::read_dir(folder).unwrap() {
         let path = file.unwrap().path();
         let source = std::fs::read_to_string(&path).unwrap();
-        let errors = parse(&source).unwrap_err();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        read += 1;
+        if ["01-", "02-", "03-", "04-"].iter().any(|start| name.starts_with(start)) {
+            parse_with_features(&source, Features::All).unwrap_or_else(|e| panic!("{name}: {e}"));
+        }
+        let Err(errors) = parse(&source) else {
+            continue;
+        };
         assert_eq!(errors.omitted, 0);
         for error in &errors.errors {
             assert_eq!(error.code, Code::NOT_YET, "{}: {error:?}", path.display());
             assert!(error.line.is_some(), "{}: {error:?}", path.display());
         }
-        read += 1;
     }
     assert!(read > 0);
 }

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_spec::{
-    Checkpoint, Entrypoint, JobSpec, Launcher, LauncherKind, Resources, parse, parse_resolved,
-    parse_with_overrides,
+    Argument, Checkpoint, Entrypoint, Expansion, JobSpec, Launcher, LauncherKind, Mlflow,
+    Resources, TEMPLATE_VARIABLES, Tracking, Wandb, WandbMode, expand_variables, parse,
+    parse_resolved, parse_with_overrides,
 };
 use proptest::prelude::*;
 
@@ -121,6 +122,7 @@ fn resources() -> impl Strategy<Value = Resources> {
             cpus_per_node,
             memory_per_node,
             pool,
+            ..Resources::default()
         })
 }
 
@@ -156,7 +158,65 @@ fn job_spec() -> impl Strategy<Value = JobSpec> {
             env,
             entrypoint,
             grace_period: Duration::from_secs(times.1),
-            checkpoint: Checkpoint { dir: paths.1 },
+            checkpoint: Checkpoint { dir: paths.1, every: None, keep: None },
+            ..JobSpec::for_command(Vec::new())
+        },
+    )
+}
+
+fn argument() -> impl Strategy<Value = Argument> {
+    let variable = proptest::sample::select(&TEMPLATE_VARIABLES[..]);
+    prop_oneof![
+        text().prop_map(Argument::Literal),
+        ("[a-z. =/]{0,8}", variable.clone(), any::<bool>()).prop_map(|(text, name, braced)| {
+            Argument::Fill(if braced {
+                format!("{text}${{{name}}}")
+            } else {
+                format!("{text}${name}")
+            })
+        }),
+    ]
+}
+
+/// A job whose template's arguments were recorded, and trackers.
+fn recorded_job() -> impl Strategy<Value = JobSpec> {
+    let counts = (proptest::option::of(1..1000u32), proptest::option::of(1..1000u32));
+    let params = proptest::collection::btree_map(
+        "[a-z_]{1,6}",
+        prop_oneof![
+            text().prop_map(serde_json::Value::from),
+            any::<i64>().prop_map(serde_json::Value::from),
+            (-1.0e9..1.0e9).prop_map(serde_json::Value::from),
+            any::<bool>().prop_map(serde_json::Value::from),
+        ],
+        0..4,
+    );
+    let arguments = proptest::collection::vec(argument(), 0..6);
+    let overrides = proptest::collection::vec(text(), 0..3);
+    let tracking = (any::<bool>(), proptest::option::of("[a-z]{1,8}"), 0..4usize, any::<bool>());
+    (job_spec(), arguments, overrides, params, counts, tracking).prop_map(
+        |(spec, arguments, overrides, params, counts, tracking)| {
+            let program = std::iter::once(Argument::Literal("python3".to_owned()));
+            let (wandb, project, mode, mlflow) = tracking;
+            let expansion = Expansion {
+                template: "verl/old@7".to_owned(),
+                params: serde_json::Value::Object(params.into_iter().collect()),
+                overrides,
+                arguments: program.chain(arguments).collect(),
+            };
+            JobSpec {
+                entrypoint: Entrypoint::Template(expansion),
+                checkpoint: Checkpoint { every: counts.0, keep: counts.1, ..spec.checkpoint },
+                launcher: Launcher { kind: LauncherKind::Torchrun, ..spec.launcher },
+                tracking: Tracking {
+                    wandb: wandb
+                        .then(|| Wandb { project: project.clone(), mode: WandbMode::ALL[mode] }),
+                    tensorboard: !wandb,
+                    mlflow: mlflow
+                        .then(|| Mlflow { uri: "sqlite:////x y".to_owned(), experiment: project }),
+                },
+                ..spec
+            }
         },
     )
 }
@@ -192,15 +252,50 @@ proptest! {
     }
 
     #[test]
-    fn the_canonical_text_reads_back(spec in job_spec()) {
+    fn the_canonical_text_reads_back(spec in prop_oneof![job_spec(), recorded_job()]) {
         prop_assert_eq!(spec.validate(), Ok(()));
         let json = spec.canonical_json();
         prop_assert!(!json.contains('\n'));
         let read = parse_resolved(&json);
         prop_assert_eq!(read.as_ref(), Ok(&spec), "{}", json);
         prop_assert_eq!(read.map(|spec| spec.canonical_json()), Ok(json.clone()));
+        let yaml = spec.to_yaml();
+        let read = parse_resolved(&yaml);
+        prop_assert_eq!(read.as_ref(), Ok(&spec), "{}", yaml);
         let value: serde_json::Value = serde_json::from_str(&json).expect("plain JSON");
         prop_assert!(value.is_object());
+    }
+
+    #[test]
+    fn literals_stay_and_variables_go(
+        arguments in proptest::collection::vec(argument(), 0..8), value in text()
+    ) {
+        let filled = expand_variables(&arguments, |_| Some(value.clone())).expect("known names");
+        prop_assert_eq!(filled.len(), arguments.len());
+        for (argument, filled) in arguments.iter().zip(&filled) {
+            match argument {
+                Argument::Literal(text) => prop_assert_eq!(text, filled),
+                Argument::Fill(_) => prop_assert!(filled.ends_with(&value)),
+            }
+        }
+    }
+
+    #[test]
+    fn overrides_and_params_arrive_as_they_were_written(
+        text in "\\PC{0,12}['\"\\\\${}=, \t]{0,3}\\PC{0,12}",
+    ) {
+        let quoted = serde_json::to_string(&text).expect("a string");
+        let source = format!(
+            "{{\"template\": \"command\", \"params\": {{\"program\": \"p\", \"args\": [{quoted}]}}}}"
+        );
+        let arguments = parse(&source).expect("a text is an argument").entrypoint.arguments();
+        prop_assert_eq!(arguments.last(), Some(&Argument::Literal(text.clone())));
+        let source = format!(
+            "{{\"template\": \"verl/grpo\", \"resources\": {{\"gpus_per_node\": 1}}, \
+             \"params\": {{\"model\": \"/m\", \"train_files\": [\"/t\"]}}, \"overrides\": [{quoted}]}}"
+        );
+        let arguments = parse(&source).expect("an override is an argument").entrypoint.arguments();
+        prop_assert_eq!(arguments.last(), Some(&Argument::Literal(text)));
     }
 
     #[test]

@@ -60,7 +60,7 @@ env:
     7 |   GANGLINE_JOB_ID: x
       |   ^ Gangline itself sets the variables GANGLINE_*
 
-    error[E0104]: nothing to run: neither `run` nor `command` is given
+    error[E0104]: nothing to run: neither `run` nor `command` nor `template` is given
      --> grpo.yaml
       = add `run: |` and a shell script
     "#);
@@ -148,5 +148,5 @@ fn errors_without_a_position() {
 #[test]
 fn one_line_form() {
     let errors = parse("nme: a\nresources: {nnodes: 0}\n").unwrap_err();
-    insta::assert_snapshot!(errors.to_string(), @r#"line 1 column 1: unknown field `nme` [E0101]; line 2 column 21: `resources.nnodes` must be from 1 to 4096, not 0 [E0103]; nothing to run: neither `run` nor `command` is given [E0104]"#);
+    insta::assert_snapshot!(errors.to_string(), @r#"line 1 column 1: unknown field `nme` [E0101]; line 2 column 21: `resources.nnodes` must be from 1 to 4096, not 0 [E0103]; nothing to run: neither `run` nor `command` nor `template` is given [E0104]"#);
 }

@@ -70,7 +70,12 @@ pub fn build(
             return impossible("a gang of the command launcher has no head");
         }
         (Launcher::Command, MemberId::Rank(_)) => {
-            (assignment.argv.clone(), environment::command_rank(plan, config, &base))
+            let facts = environment::facts_of_rank(plan);
+            let argv = assignment.argv.iter().map(|argument| environment::fill(argument, &facts));
+            let argv = argv.collect::<Result<_, _>>().or_else(|name| {
+                impossible(format!("`${name}` of the template has no value for this job"))
+            })?;
+            (argv, environment::command_rank(plan, config, &base))
         }
         (Launcher::Ray, _) => {
             let Some(token) = places.token.to_str() else {
@@ -141,6 +146,12 @@ fn operations(plan: &MemberPlan) -> Result<Vec<Operation>, Refusal> {
         for part in ["config", "logs", "checkpoints"] {
             make(Path::new(directory).join(part));
         }
+        for name in &assignment.directories {
+            if !is_plain_name(name) {
+                return impossible(format!("`{}` is not a name", name.escape_debug()));
+            }
+            make(Path::new(directory).join(name));
+        }
     }
     if let Some(directory) = &assignment.checkpoint_directory {
         make(PathBuf::from(directory));
@@ -159,6 +170,11 @@ fn operations(plan: &MemberPlan) -> Result<Vec<Operation>, Refusal> {
         operations.push(Operation::WriteNew { path, text: text.clone() });
     }
     Ok(operations)
+}
+
+fn is_plain_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
 }
 
 /// Bytes of a member's object store, and whether it is larger than what `/dev/shm` has free.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
-use gangline_common::wire::v1::{Assignment, Launcher, MemberAssignment};
+use gangline_common::wire::v1::{Argument, Assignment, Launcher, MemberAssignment, Piece};
 
 use super::ports::{self, FixedPort};
 use super::{MemberPlan, SupervisorConfig};
@@ -52,6 +52,39 @@ fn of_job(assignment: &Assignment) -> Environment {
         env.insert("GANGLINE_CKPT_DIR".to_owned(), directory.clone());
     }
     env
+}
+
+/// Puts facts in the place of an argument's variables.
+///
+/// Errors: the name of a variable that has no value here.
+pub fn fill(argument: &Argument, facts: &Environment) -> Result<String, String> {
+    let mut text = String::new();
+    for piece in &argument.pieces {
+        match piece {
+            Piece::Text(piece) => text.push_str(piece),
+            Piece::Variable(name) => text.push_str(facts.get(name).ok_or_else(|| name.clone())?),
+        }
+    }
+    Ok(text)
+}
+
+/// What a template's arguments may name on a member: nothing that the job itself can set.
+pub fn facts_of_rank(plan: &MemberPlan) -> Environment {
+    let assignment = &plan.assignment;
+    let mut facts = of_job(assignment);
+    if let MemberId::Rank(rank) = plan.key.member {
+        facts.insert("GANGLINE_NODE_RANK".to_owned(), rank.to_string());
+    }
+    facts.insert("MASTER_ADDR".to_owned(), assignment.head_address.to_string());
+    if let Some(port) = ports::fixed(assignment.head_ports, FixedPort::Rendezvous) {
+        facts.insert("MASTER_PORT".to_owned(), port.to_string());
+    }
+    facts
+}
+
+/// What they may name in the entrypoint of a Ray job, which runs on one member for all.
+pub fn facts_of_gang(assignment: &Assignment) -> Environment {
+    of_job(assignment)
 }
 
 fn attempt_mark(assignment: &Assignment) -> String {
@@ -102,10 +135,7 @@ pub fn command_rank(
     env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
     env.extend(of_job(assignment));
     env.extend(of_member(plan, config));
-    env.insert("MASTER_ADDR".to_owned(), assignment.head_address.to_string());
-    if let Some(port) = ports::fixed(assignment.head_ports, FixedPort::Rendezvous) {
-        env.insert("MASTER_PORT".to_owned(), port.to_string());
-    }
+    env.extend(facts_of_rank(plan));
     env.insert("NNODES".to_owned(), assignment.nnodes.to_string());
     // One process is started per node; a launcher such as torchrun multiplies it by itself.
     env.insert("WORLD_SIZE".to_owned(), assignment.nnodes.to_string());

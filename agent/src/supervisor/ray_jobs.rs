@@ -319,7 +319,19 @@ fn member_of(node: &Node, key: &MemberKey) -> Option<MemberId> {
     label(MEMBER_LABEL)?.parse().ok()
 }
 
-fn submission(plan: &MemberPlan, entrypoint: &Entrypoint) -> Result<Submission, shlex::QuoteError> {
+/// An entrypoint cannot be written as Ray wants it.
+#[derive(Debug, thiserror::Error)]
+enum Unwritable {
+    #[error(transparent)]
+    Quote(#[from] shlex::QuoteError),
+    #[error("`${0}` of the template has no value for this job")]
+    Unset(String),
+}
+
+fn submission(plan: &MemberPlan, entrypoint: &Entrypoint) -> Result<Submission, Unwritable> {
+    let facts = environment::facts_of_gang(&plan.assignment);
+    let argv = entrypoint.argv.iter().map(|argument| environment::fill(argument, &facts));
+    let argv = argv.collect::<Result<Vec<_>, _>>().map_err(Unwritable::Unset)?;
     let mut entrypoint_resources = BTreeMap::new();
     if let MemberId::Rank(rank) = entrypoint.driver {
         entrypoint_resources.insert(rank_resource(rank), DRIVER_SHARE);
@@ -329,7 +341,7 @@ fn submission(plan: &MemberPlan, entrypoint: &Entrypoint) -> Result<Submission, 
         ("gangline_attempt".to_owned(), plan.assignment.attempt.to_string()),
     ]);
     Ok(Submission {
-        entrypoint: shell_line(&entrypoint.argv)?,
+        entrypoint: shell_line(&argv)?,
         submission_id: entrypoint.operation.clone(),
         runtime_env: RuntimeEnv { env_vars: environment::entrypoint(&plan.assignment) },
         entrypoint_resources,
@@ -384,6 +396,8 @@ fn end_of(text: &str, bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use gangline_common::wire::v1::{Argument, Piece};
+
     use super::*;
     use crate::supervisor::fixtures;
 
@@ -474,11 +488,18 @@ mod tests {
     fn the_driver_is_pinned_to_its_rank() {
         let (plan, _) = fixtures::ray_plan(MemberId::Head);
         let mut entrypoint = plan.assignment.entrypoints[0].clone();
-        entrypoint.argv.push("--note=it's $(id)".to_owned());
+        entrypoint.argv.push("--note=it's $(id)".into());
+        let variable = Piece::Variable("GANGLINE_NNODES".to_owned());
+        let pieces = vec![Piece::Text("n=$GANGLINE_NNODES is ".to_owned()), variable];
+        entrypoint.argv.push(Argument { pieces });
         let json = serde_json::to_value(submission(&plan, &entrypoint).unwrap()).unwrap();
         assert_eq!(json["submission_id"], "job-1-2");
         assert_eq!(json["entrypoint_resources"]["gangline_rank_0"], 0.001);
         assert_eq!(json["runtime_env"]["env_vars"]["GANGLINE_JOB_ID"], "job-1");
-        assert_eq!(shlex::split(json["entrypoint"].as_str().unwrap()).unwrap(), entrypoint.argv);
+        let words = ["python", "train.py", "--note=it's $(id)", "n=$GANGLINE_NNODES is 2"];
+        assert_eq!(shlex::split(json["entrypoint"].as_str().unwrap()).unwrap(), words);
+        let unset = Piece::Variable("GANGLINE_NODE_RANK".to_owned());
+        entrypoint.argv.push(Argument { pieces: vec![unset] });
+        assert!(matches!(submission(&plan, &entrypoint), Err(Unwritable::Unset(_))));
     }
 }

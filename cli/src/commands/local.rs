@@ -1,17 +1,17 @@
-//! Commands that ask nobody: `validate` and `version`.
+//! Commands that ask nobody: `validate`, `plan` and `version`.
 
 use serde_json::json;
 
-use crate::args::Validate;
+use crate::args::{Plan, Validate};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
-use crate::spec_input::read_source;
+use crate::spec_input::{Input, canonical, prepare, read_source};
 
 /// Check a spec. The environment that it takes from the shell is not looked up: that is the
 /// matter of the shell that submits it.
 pub(super) fn validate(args: &Validate, screen: &Screen) -> Result<u8, CliError> {
     let source = read_source(&args.spec)?;
-    let spec = gangline_spec::parse(&source.text)
+    let spec = gangline_spec::parse_with_overrides(&source.text, &[])
         .map_err(|errors| CliError::spec(&errors, &source.name, &source.text))?;
     if screen.is_json() {
         screen.json(&json!({ "file": source.name, "valid": true }))?;
@@ -25,6 +25,22 @@ pub(super) fn validate(args: &Validate, screen: &Screen) -> Result<u8, CliError>
             resources.gpus_per_node,
         ));
     }
+    Ok(exit::OK)
+}
+
+/// Print the spec with every default and the arguments of its template. Whether and when the job
+/// could start is the coordinator's matter, which is not asked.
+pub(super) fn plan(args: &Plan, screen: &Screen) -> Result<u8, CliError> {
+    let input = Input::File { path: &args.spec, command: &[] };
+    let spec = prepare(&input, &args.options, |name| std::env::var(name).ok())?;
+    match screen.format() {
+        Format::Json | Format::Jsonl => screen.json(&canonical(&spec)?)?,
+        Format::Name => screen.line(spec.name.as_deref().unwrap_or_default())?,
+        Format::Table | Format::Wide => {
+            spec.to_yaml().lines().try_for_each(|line| screen.line(line))?;
+        }
+    }
+    screen.hint("the spec is valid; nothing was sent");
     Ok(exit::OK)
 }
 

@@ -12,6 +12,7 @@ mod ps;
 mod show;
 mod stop;
 mod submit;
+mod template;
 mod top;
 mod wait;
 
@@ -19,7 +20,10 @@ use std::io::Read;
 
 use serde_json::Value;
 
-use crate::args::{Args, AuditCommand, Command, Globals, NodeCommand, TokenCommand};
+use crate::args::{
+    Args, AuditCommand, Command, Globals, NodeCommand, Output, SchemaCommand, TemplateCommand,
+    TokenCommand,
+};
 use crate::client::Client;
 use crate::config::{self, Options};
 use crate::errors::{CliError, code, exit};
@@ -40,8 +44,21 @@ const MAX_SELECTOR_CHARS: usize = 255;
 pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
     let globals = args.globals;
     let client = || connect(&globals);
+    if globals.output == Output::Yaml && !matches!(args.command, Command::Plan(_)) {
+        return Err(CliError::new(exit::USAGE, code::USAGE, "only `plan` prints yaml")
+            .hint("use -o json, and a converter such as yq or jq"));
+    }
     match args.command {
         Command::Validate(args) => local::validate(&args, screen),
+        Command::Plan(args) => local::plan(&args, screen),
+        Command::Init(args) => template::init(&args, screen),
+        Command::Template(args) => match args.command {
+            TemplateCommand::Ls => template::list(screen),
+            TemplateCommand::Show { template } => template::show(&template, screen),
+        },
+        Command::Schema(args) => match args.command {
+            SchemaCommand::Job => template::job_schema(screen),
+        },
         Command::Version => local::version(screen),
         Command::Login(args) => login::login(&globals, &args, screen).await,
         Command::Logout(args) => login::logout(&args, screen),

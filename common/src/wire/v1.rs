@@ -295,12 +295,14 @@ pub struct Assignment {
     /// What is submitted to Ray once the gang is ready; only the head's agent gets it.
     pub entrypoints: Vec<Entrypoint>,
     /// `command` launcher: what every rank runs.
-    pub argv: Vec<String>,
+    pub argv: Vec<Argument>,
     pub env: Vec<(String, String)>,
     pub workdir: Option<String>,
     /// Directory of the job below the shared root; absent without a shared root.
     pub job_directory: Option<String>,
     pub checkpoint_directory: Option<String>,
+    /// Further directories that ranks make below `job_directory`, by name.
+    pub directories: Vec<String>,
     /// Files of `job_directory/config`, written by rank 0's node.
     pub config_files: Vec<(String, String)>,
     pub grace_ms: u64,
@@ -326,11 +328,32 @@ pub struct MemberAssignment {
     pub ports: PortBlock,
 }
 
+/// One word of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Argument {
+    pub pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Piece {
+    /// Arrives as it is.
+    Text(String),
+    /// Name of a fact of the gang or of the member, such as `GANGLINE_NODE_RANK`: the agent puts
+    /// its value here. Only the text of a template has any.
+    Variable(String),
+}
+
+impl<T: Into<String>> From<T> for Argument {
+    fn from(text: T) -> Self {
+        Argument { pieces: vec![Piece::Text(text.into())] }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entrypoint {
     /// Ray's submission id: `JOB-ATTEMPT`.
     pub operation: String,
-    pub argv: Vec<String>,
+    pub argv: Vec<Argument>,
     /// The member that the Ray driver is forced onto.
     pub driver: MemberId,
 }

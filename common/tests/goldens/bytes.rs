@@ -261,7 +261,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000000e4 ; DesiredGang, 228 bytes
+    21 000000fa ; DesiredGang, 250 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -293,8 +293,10 @@ pub const DESIRED_GANG_RAY: &str = "
     02 ; entrypoints: 2
     09 6a2d747261696e2d31 ; operation `j-train-1`
     02 ; argv: 2
-    06 707974686f6e ; - `python`
-    08 747261696e2e7079 ; - `train.py`
+    01 00 06 707974686f6e ; - text `python`
+    02 ; - two pieces
+    00 02 6e3d ;   text `n=`
+    01 0f 47414e474c494e455f4e4e4f444553 ;   variable `GANGLINE_NNODES`
     00 ; driver head
     0a 6a2d747261696e2d3162 ; operation `j-train-1b`
     00 ; argv: 0
@@ -305,6 +307,7 @@ pub const DESIRED_GANG_RAY: &str = "
     01 02 2f77 ; workdir `/w`
     01 04 2f732f6a ; job_directory `/s/j`
     01 06 2f732f6a2f63 ; checkpoint_directory `/s/j/c`
+    01 05 77616e6462 ; directories: `wandb`
     01 ; config_files: 1
     06 612e79616d6c 04 783a2031 ; - `a.yaml` = `x: 1`
     fb3075 ; grace_ms 30000
@@ -315,7 +318,7 @@ pub const DESIRED_GANG_RAY: &str = "
     64 ;  gid 100";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 00000045 ; DesiredGang, 69 bytes
+    21 0000004a ; DesiredGang, 74 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -332,12 +335,13 @@ pub const DESIRED_GANG_COMMAND: &str = "
     00 ; members: 0
     00 ; entrypoints: 0
     02 ; argv: 2
-    09 2f62696e2f74727565 ; - `/bin/true`
-    03 612062 ; - `a b`
+    01 00 09 2f62696e2f74727565 ; - text `/bin/true`
+    01 00 03 612062 ; - text `a b`
     00 ; env: 0
     00 ; workdir absent
     00 ; job_directory absent
     00 ; checkpoint_directory absent
+    00 ; directories: 0
     00 ; config_files: 0
     00 ; grace_ms 0
     fdffffffffffffffff ; start_timeout_ms 18446744073709551615

@@ -298,7 +298,15 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         entrypoints: vec![
             Entrypoint {
                 operation: "j-train-1".into(),
-                argv: vec!["python".into(), "train.py".into()],
+                argv: vec![
+                    "python".into(),
+                    Argument {
+                        pieces: vec![
+                            Piece::Text("n=".into()),
+                            Piece::Variable("GANGLINE_NNODES".into()),
+                        ],
+                    },
+                ],
                 driver: MemberId::Head,
             },
             Entrypoint {
@@ -312,6 +320,7 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         workdir: Some("/w".into()),
         job_directory: Some("/s/j".into()),
         checkpoint_directory: Some("/s/j/c".into()),
+        directories: vec!["wandb".into()],
         config_files: pairs(&[("a.yaml", "x: 1")]),
         grace_ms: 30_000,
         start_timeout_ms: 600_000,
@@ -340,6 +349,7 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         workdir: None,
         job_directory: None,
         checkpoint_directory: None,
+        directories: Vec::new(),
         config_files: Vec::new(),
         grace_ms: 0,
         start_timeout_ms: u64::MAX,

@@ -234,24 +234,26 @@ fn member_assignment() -> impl Strategy<Value = MemberAssignment> {
     )
 }
 
+fn arguments() -> impl Strategy<Value = Vec<Argument>> {
+    let piece = prop_oneof![text().prop_map(Piece::Text), text().prop_map(Piece::Variable)];
+    vec(vec(piece, 0..3).prop_map(|pieces| Argument { pieces }), 0..4)
+}
+
 fn assignment() -> impl Strategy<Value = Assignment> {
-    let entrypoint = (text(), texts(), member()).prop_map(|(operation, argv, driver)| Entrypoint {
-        operation,
-        argv,
-        driver,
-    });
+    let entrypoint = (text(), arguments(), member())
+        .prop_map(|(operation, argv, driver)| Entrypoint { operation, argv, driver });
     let job = NAME.prop_map(|text| JobId::new(text).expect("a valid name"));
     let launcher = prop_oneof![Just(Launcher::Ray), Just(Launcher::Command)];
     let what = (job, any::<u32>(), text(), text(), launcher);
     let shape = (any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..4), any::<IpAddr>(), ports());
-    let parts = (vec(member_assignment(), 0..3), vec(entrypoint, 0..3), texts(), pairs());
-    let places = (of(text()), of(text()), of(text()), pairs());
+    let parts = (vec(member_assignment(), 0..3), vec(entrypoint, 0..3), arguments(), pairs());
+    let places = (of(text()), of(text()), of(text()), texts(), pairs());
     let rest = (any::<[u64; 2]>(), text(), of(any::<(u32, u32)>()));
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
         let (members, entrypoints, argv, env) = parts;
-        let (workdir, job_directory, checkpoint_directory, config_files) = places;
+        let (workdir, job_directory, checkpoint_directory, directories, config_files) = places;
         let ([grace_ms, start_timeout_ms], auth_token, run_as) = rest;
         Assignment {
             job,
@@ -271,6 +273,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             workdir,
             job_directory,
             checkpoint_directory,
+            directories,
             config_files,
             grace_ms,
             start_timeout_ms,

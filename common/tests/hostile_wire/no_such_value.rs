@@ -150,7 +150,7 @@ fn a5_invalid_utf8_is_refused() {
         ("INVENTORY_FULL", "zone"),
         ("REPORT", "no shim record"),
         ("REPORT", "session_1"),
-        ("DESIRED_GANG_RAY", "train.py"),
+        ("DESIRED_GANG_RAY", "GANGLINE_NNODES"),
         ("DESIRED_GANG_RAY", "t0ken"),
         ("DESIRED_GANG_STOP", "g-7f3k2"),
         ("LOG_ACK", "driver.log"),

@@ -23,7 +23,7 @@ use super::{App, Params, Shared, header_text, read_body};
 use crate::core::credential::Principal;
 use crate::core::effect::{Answer, Rejected};
 use crate::core::event::{Event, Submission};
-use crate::request::{job_request, resolve_paths};
+use crate::request::{Owner, job_request, resolve_paths};
 
 /// Longest idempotency key, in characters.
 const MAX_KEY: usize = 128;
@@ -118,7 +118,8 @@ pub(super) async fn submit(
         errors.locate(&source);
         ApiError::spec(errors)
     })?;
-    let request = Arc::new(job_request(&spec, paths, command));
+    let owner = Owner { job: &job, project: &project };
+    let request = Arc::new(job_request(&spec, owner, paths, command));
     let canonical = request.spec_json.clone();
     // Escapes can make the canonical text longer than what was sent; it is read again at a start.
     if canonical.len() > MAX_SPEC_BYTES {

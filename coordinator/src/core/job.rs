@@ -21,18 +21,41 @@ pub struct JobRequest {
     pub memory_bytes: Option<u64>,
     pub pool: Option<String>,
     pub launcher: Launcher,
-    pub argv: Vec<String>,
+    pub argv: Vec<Argument>,
     pub env: Vec<(String, String)>,
     pub workdir: Option<String>,
     /// Absolute directory of the job below the shared root; absent without a shared root.
     pub job_directory: Option<String>,
     pub checkpoint_directory: Option<String>,
+    /// Further directories below `job_directory` that the job needs, by name.
+    pub directories: Vec<String>,
     pub grace_ms: u64,
     pub start_timeout_ms: u64,
     /// The submitted spec as canonical JSON: the record of truth that this struct is made from.
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.
     pub submit_command: String,
+}
+
+/// One word of a command, in pieces.
+pub type Argument = Vec<Piece>;
+
+/// A piece of a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// Arrives as it is.
+    Text(String),
+    /// A fact of the gang or of the member, which its agent fills in.
+    Variable(String),
+}
+
+/// The word as it was written, with `$NAME` where a fact will stand.
+pub fn written(argument: &Argument) -> String {
+    let piece = |piece: &Piece| match piece {
+        Piece::Text(text) => text.clone(),
+        Piece::Variable(name) => format!("${name}"),
+    };
+    argument.iter().map(piece).collect()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use crate::core::job::{
     Addresses, Attempt, Job, JobState, Outcome, RayDriver, RayFacts, RayNode, Transition,
 };
 use crate::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
-use crate::request::ResolvedPaths;
+use crate::request::{Owner, ResolvedPaths};
 
 const RECORD_VERSION: u8 = 1;
 /// No record decodes to more than this.
@@ -284,7 +284,8 @@ impl JobV1 {
             job_directory: self.job_directory,
             checkpoint_directory: self.checkpoint_directory,
         };
-        let request = super::request::restore(&self.spec_json, self.submit_command, paths)?;
+        let owner = Owner { job: &self.id, project: &self.project };
+        let request = super::request::restore(&self.spec_json, owner, self.submit_command, paths)?;
         Ok(Job {
             id: self.id,
             user: self.user,

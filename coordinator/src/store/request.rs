@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use crate::core::job::JobRequest;
-use crate::request::{ResolvedPaths, job_request};
+use crate::request::{Owner, ResolvedPaths, job_request};
 
 /// Parses the stored canonical spec. The directories were resolved at submit and stay as they were.
 pub fn restore(
     spec_json: &str,
+    owner: Owner<'_>,
     submit_command: String,
     paths: ResolvedPaths,
 ) -> Result<Arc<JobRequest>, String> {
     let spec = gangline_spec::parse(spec_json).map_err(|e| e.to_string())?;
-    Ok(Arc::new(job_request(&spec, paths, submit_command)))
+    Ok(Arc::new(job_request(&spec, owner, paths, submit_command)))
 }

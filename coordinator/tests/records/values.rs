@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use gangline_common::ids::{Epoch, Generation, GpuId, MemberId, PortBlock};
+use gangline_common::ids::{Epoch, Generation, GpuId, JobId, MemberId, PortBlock};
 use gangline_common::time::Timestamp;
 use gangline_coordinator::core::audit::AuditEntry;
 use gangline_coordinator::core::credential::{
@@ -16,7 +16,7 @@ use gangline_coordinator::core::job::{
     Addresses, Attempt, Job, JobState, Outcome, RayDriver, RayFacts, RayNode, Transition,
 };
 use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
-use gangline_coordinator::request::{ResolvedPaths, job_request};
+use gangline_coordinator::request::{Owner, ResolvedPaths, job_request};
 use gangline_coordinator::store::{Chained, Meta};
 
 /// The canonical texts of two specs: what is stored is the text, byte for byte.
@@ -43,11 +43,14 @@ fn transition(at: Timestamp, state: &str, actor: &str, text: &str) -> Transition
 
 pub fn job_waiting() -> Job {
     let spec = gangline_spec::parse(SPEC_SMALL).unwrap();
+    let id: JobId = "j-1".parse().unwrap();
+    let owner = Owner { job: &id, project: "rlhf" };
+    let request = Arc::new(job_request(&spec, owner, ResolvedPaths::default(), String::new()));
     Job {
-        id: "j-1".parse().unwrap(),
+        id,
         user: "alice".to_owned(),
         project: "rlhf".to_owned(),
-        request: Arc::new(job_request(&spec, ResolvedPaths::default(), String::new())),
+        request,
         state: JobState::Pending,
         gang: "g-1".parse().unwrap(),
         token_seed: [0xa5; 32],
@@ -69,9 +72,11 @@ pub fn job_stopping() -> Job {
         checkpoint_directory: Some("/mnt/shared/c".to_owned()),
     };
     let command = "gangline submit ppo.yaml".to_owned();
+    let id: JobId = "j-7f3k2".parse().unwrap();
+    let request = job_request(&spec, Owner { job: &id, project: "rlhf" }, paths, command);
     Job {
-        id: "j-7f3k2".parse().unwrap(),
-        request: Arc::new(job_request(&spec, paths, command)),
+        id,
+        request: Arc::new(request),
         state: JobState::Stopping,
         gang: "g-4bq7".parse().unwrap(),
         attempts: 2,

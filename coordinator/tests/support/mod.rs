@@ -23,7 +23,7 @@ use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{Attempt, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
-use gangline_coordinator::request::{PathRules, job_request, resolve_paths};
+use gangline_coordinator::request::{Owner, PathRules, job_request, resolve_paths};
 use gangline_coordinator::store::record;
 
 /// A node's agent, as far as the core can tell it from a real one.
@@ -204,13 +204,15 @@ impl Fleet {
         let job = JobId::new(id).unwrap();
         let rules = PathRules { shared_root: Some("/nfs".into()), extra_roots: Vec::new() };
         let paths = resolve_paths(&spec, &job, "rl", &rules).unwrap();
+        let owner = Owner { job: &job, project: "rl" };
+        let request = Arc::new(job_request(&spec, owner, paths, "gangline submit".into()));
         let submission = Submission {
             job,
             gang: GangId::new(format!("g-{number}")).unwrap(),
             token_seed: [number as u8; 32],
             principal: alice(),
             idempotency,
-            request: Arc::new(job_request(&spec, paths, "gangline submit".into())),
+            request,
         };
         self.step(Event::Submit { request: number, submission: Box::new(submission) });
         self.answers.last().cloned().unwrap()

@@ -10,7 +10,7 @@ use crate::api::error::ApiError;
 use crate::api::view::{exit_code, newest_gang};
 use crate::board::JobSnapshot;
 use crate::core::credential::Principal;
-use crate::core::job::{Attempt, Job, JobRequest, JobState};
+use crate::core::job::{Attempt, Job, JobRequest, JobState, written};
 
 /// Stands for the value of a variable that is none of the caller's business.
 const REDACTED: &str = "<redacted>";
@@ -102,7 +102,8 @@ fn status(state: JobState) -> &'static str {
 
 /// What runs, as one text for a shell.
 fn entrypoint(request: &JobRequest) -> String {
-    match request.argv.as_slice() {
+    let argv: Vec<String> = request.argv.iter().map(written).collect();
+    match argv.as_slice() {
         [shell, flag, text] if shell == "/bin/sh" && flag == "-c" => text.clone(),
         // It cannot be quoted only if it holds a NUL, which no spec lets in.
         argv => shlex::try_join(argv.iter().map(String::as_str)).unwrap_or_default(),

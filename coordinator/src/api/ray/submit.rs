@@ -201,7 +201,14 @@ fn resources(
         ));
     }
     let nnodes = nnodes.unwrap_or(1);
-    Ok(Resources { nnodes, gpus_per_node, cpus_per_node, memory_per_node, pool })
+    Ok(Resources {
+        nnodes,
+        gpus_per_node,
+        cpus_per_node,
+        memory_per_node,
+        pool,
+        ..Resources::default()
+    })
 }
 
 /// The one value of several places that may say it.

@@ -1,0 +1,94 @@
+//! Templates, the spec to begin with, and the schema: commands that ask nobody.
+
+use std::io::Write;
+
+use gangline_spec::{Template, find_template, starter, templates};
+use serde_json::{Value, json};
+
+use crate::args::Init;
+use crate::errors::{CliError, code, exit};
+use crate::output::{Format, Screen};
+use crate::table::Table;
+
+fn find(name: &str) -> Result<&'static Template, CliError> {
+    find_template(name).map_err(|hint| {
+        let what = format!("there is no template {}", crate::terminal::clean(name));
+        CliError::new(exit::INVALID, gangline_spec::Code::BAD_VALUE, what).hint(hint)
+    })
+}
+
+/// Write a spec to begin with; a file that exists stays as it is.
+pub(super) fn init(args: &Init, screen: &Screen) -> Result<u8, CliError> {
+    let template = args.template.as_deref().map(find).transpose()?;
+    let text = starter(template);
+    if args.file.as_os_str() == "-" {
+        screen.plain(&text)?;
+        return Ok(exit::OK);
+    }
+    let name = args.file.display();
+    // One call makes the file or finds it there, so that no other program's file is lost.
+    let file = std::fs::File::options().write(true).create_new(true).open(&args.file);
+    let mut file = file.map_err(|error| {
+        let what = format!("cannot write {name}");
+        if error.kind() == std::io::ErrorKind::AlreadyExists {
+            return CliError::new(exit::CONFLICT, code::IO, what)
+                .why("it exists, and nothing is overwritten")
+                .hint("name another file with --file");
+        }
+        CliError::io(what, &error)
+    })?;
+    file.write_all(text.as_bytes())
+        .map_err(|error| CliError::io(format!("cannot write {name}"), &error))?;
+    if screen.is_json() {
+        screen.json(&json!({ "file": name.to_string() }))?;
+    }
+    screen.hint(&format!("wrote {name}; next: edit it, then gangline plan {name}"));
+    Ok(exit::OK)
+}
+
+/// Print the templates of this version.
+pub(super) fn list(screen: &Screen) -> Result<u8, CliError> {
+    match screen.format() {
+        Format::Json => {
+            screen.json(&json!({ "items": templates().iter().map(summary).collect::<Vec<_>>() }))?
+        }
+        Format::Jsonl => templates().iter().try_for_each(|t| screen.json(&summary(t)))?,
+        Format::Name => templates().iter().try_for_each(|t| screen.line(&t.name))?,
+        Format::Table | Format::Wide => {
+            let mut table = Table::new(&["NAME", "VERSION", "ABOUT"], screen.width()).cut_last();
+            for template in templates() {
+                let version = template.version.to_string();
+                table.row(vec![template.name.clone(), version, template.about.clone()]);
+            }
+            screen.print(&table.take())?;
+        }
+    }
+    Ok(exit::OK)
+}
+
+fn summary(template: &Template) -> Value {
+    json!({ "name": template.name, "version": template.version, "about": template.about })
+}
+
+/// Print one template.
+pub(super) fn show(name: &str, screen: &Screen) -> Result<u8, CliError> {
+    let template = find(name)?;
+    match screen.format() {
+        Format::Json | Format::Jsonl => {
+            let mut value = summary(template);
+            value["params"] = template.params_schema();
+            value["source"] = json!(template.source);
+            screen.json(&value)?;
+        }
+        Format::Name => screen.line(&template.full_name())?,
+        Format::Table | Format::Wide => screen.plain(template.source)?,
+    }
+    Ok(exit::OK)
+}
+
+/// Print the JSON Schema of a job spec. The pools and GPU models of a fleet are not in it: only
+/// the coordinator knows them.
+pub(super) fn job_schema(screen: &Screen) -> Result<u8, CliError> {
+    screen.json(&gangline_spec::schema(&[], &[], templates()))?;
+    Ok(exit::OK)
+}

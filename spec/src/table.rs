@@ -1,0 +1,324 @@
+//! The one table of fields. A field that a coordinator begins to act on changes its `waits` or
+//! `later` here to `built`, and nothing else decides what is refused.
+
+use crate::code::GIT_WORDS;
+use crate::fields::{Field, Section, Shape, Status};
+use crate::job::LauncherKind;
+use crate::priority::PRIORITY_WORDS;
+use crate::tracking::WandbMode;
+use crate::validate;
+
+const fn built(name: &'static str, shape: Shape, about: &'static str) -> Field {
+    Field { name, status: Status::Built, shape, default: None, required: false, about }
+}
+
+const fn waits(
+    name: &'static str,
+    shape: Shape,
+    about: &'static str,
+    hint: Option<&'static str>,
+) -> Field {
+    Field { name, status: Status::Waits(hint), shape, default: None, required: false, about }
+}
+
+const fn later(name: &'static str) -> Field {
+    Field {
+        name,
+        status: Status::NotYet(None),
+        shape: Shape::Open,
+        default: None,
+        required: false,
+        about: "",
+    }
+}
+
+const fn instead(name: &'static str, hint: &'static str) -> Field {
+    Field {
+        name,
+        status: Status::NotYet(Some(hint)),
+        shape: Shape::Open,
+        default: None,
+        required: false,
+        about: "",
+    }
+}
+
+/// Kinds of spec: those that can be read come first.
+pub(crate) const KINDS: [&str; 5] = ["job", "cluster", "serve", "notebook", "pipeline"];
+
+pub(crate) static TOP: Section = Section {
+    name: "",
+    fields: &[
+        built("version", Shape::Count(1..=1), "Version of the spec.").default("1"),
+        built("kind", Shape::Words(&["job"]), "What this text describes.").default("\"job\""),
+        built("name", Shape::Name, "Name of the job; when absent, the file's or the program's."),
+        built("project", Shape::Name, "Unit of accounting; when absent, the sender's."),
+        built("description", Shape::Text, "Free text for people."),
+        built("labels", Shape::Map(&Shape::Text), "Free keys and values."),
+        built("resources", Shape::Section(&RESOURCES), "The gang and its share of each node."),
+        built("launcher", Shape::Section(&LAUNCHER), "Who starts the processes of the gang."),
+        built("workdir", Shape::Path, "Directory on the nodes in which the entrypoint starts."),
+        built(
+            "env",
+            Shape::Map(&Shape::Optional(&Shape::Text)),
+            "Environment of the entrypoint; an empty value is taken from the sender's shell.",
+        ),
+        built("run", Shape::Script, "A script for /bin/sh."),
+        built(
+            "command",
+            Shape::List(&Shape::Text),
+            "A program and its arguments, which no shell sees.",
+        ),
+        built(
+            "template",
+            Shape::Template,
+            "A template that makes the entrypoint: NAME, or NAME@VERSION.",
+        ),
+        built("params", Shape::Params, "The values that the template asks for."),
+        built(
+            "overrides",
+            Shape::List(&Shape::Text),
+            "Arguments put behind those of the template, unchanged; the last of a key wins.",
+        ),
+        built(
+            "expansion",
+            Shape::List(&Shape::OneOf(&[Shape::Text, Shape::Section(&ARGUMENT)])),
+            "Written by Gangline when a job is submitted: the arguments that the template gave, \
+             so that a retry runs the same ones.",
+        ),
+        built(
+            "grace_period",
+            Shape::Duration,
+            "Time between SIGTERM and SIGKILL when the job is stopped.",
+        )
+        .default("\"30s\""),
+        built("checkpoint", Shape::Section(&CHECKPOINT), "Training checkpoints."),
+        built("tracking", Shape::Section(&TRACKING), "Where training metrics go."),
+        waits("queue", Shape::Section(&QUEUE), "The place of the job in the queue.", None),
+        waits("timeout", Shape::Duration, "Longest time in the state RUNNING.", None),
+        later("idle_policy"),
+        waits(
+            "code",
+            Shape::Section(&CODE),
+            "The code that the job runs.",
+            Some("put the code on a shared path and set `workdir`"),
+        ),
+        instead("files", "put the files on a shared path"),
+        later("mounts_required"),
+        waits(
+            "secrets",
+            Shape::List(&Shape::Text),
+            "Names of secrets of the coordinator that the job gets as environment.",
+            Some("read the secret from a file in the script"),
+        ),
+        instead("setup", "put these lines at the start of `run`"),
+        later("preflight"),
+        later("retry"),
+        later("log_policies"),
+        later("hang"),
+        later("notify"),
+        later("ports"),
+        later("on_disconnect"),
+        later("min_runtime"),
+        later("hold_on_failure"),
+        later("logs"),
+        waits("reward", Shape::Section(&REWARD), "The reward function of an RL job.", None),
+        instead("python", "call the interpreter by its path in `run`"),
+        later("compat_env"),
+        later("groups"),
+        waits(
+            "idle_stop",
+            Shape::Duration,
+            "Of a cluster: end it after this time without a job.",
+            None,
+        ),
+        later("replicas"),
+        later("scale"),
+        later("port"),
+        later("health"),
+        later("ide"),
+        later("vars"),
+        later("steps"),
+        later("on_failure"),
+        later("schedule"),
+        later("tz"),
+        later("needs"),
+        later("matrix"),
+        later("max_parallel"),
+        later("outputs"),
+    ],
+};
+
+pub(crate) static RESOURCES: Section = Section {
+    name: "resources",
+    fields: &[
+        built("nnodes", Shape::Count(validate::NNODES), "Nodes of the gang.").default("1"),
+        built(
+            "gpus_per_node",
+            Shape::Count(validate::GPUS_PER_NODE),
+            "Whole GPUs on each node; 0 is a CPU job.",
+        )
+        .default("0"),
+        built(
+            "cpus_per_node",
+            Shape::Number(validate::CPUS_PER_NODE),
+            "CPUs on each node; when absent, the share of the GPUs.",
+        ),
+        built(
+            "memory_per_node",
+            Shape::Size,
+            "Memory on each node; when absent, the share of the GPUs.",
+        ),
+        built("pool", Shape::Pool, "The pool to place in; when absent, any."),
+        waits(
+            "gpu",
+            Shape::OneOf(&[Shape::GpuModel, Shape::List(&Shape::GpuModel)]),
+            "GPU models, any of which will do.",
+            Some("name a `pool` that has this model"),
+        ),
+        instead("labels", "name a `pool` of these nodes"),
+        waits("exclude_nodes", Shape::List(&Shape::Text), "Nodes not to place on.", None),
+        later("topology"),
+        later("shm"),
+        later("disk"),
+        later("exclusive"),
+        later("ray_resources"),
+    ],
+};
+
+pub(crate) static LAUNCHER: Section = Section {
+    name: "launcher",
+    fields: &[
+        built(
+            "type",
+            Shape::Words(&LauncherKind::WORDS),
+            "ray: the entrypoint is a Ray job. torchrun, command: it runs on every node. A \
+             template brings its own.",
+        )
+        .default("\"ray\""),
+        built("start_timeout", Shape::Duration, "Longest time for all nodes to join.")
+            .default("\"5m\""),
+        later("driver"),
+        later("dashboard"),
+        later("head"),
+        later("network"),
+    ],
+};
+
+pub(crate) static CHECKPOINT: Section = Section {
+    name: "checkpoint",
+    fields: &[
+        built("dir", Shape::Path, "Directory of training checkpoints, the same over retries."),
+        built(
+            "every",
+            Shape::Count(validate::CHECKPOINT_COUNT),
+            "Steps between two checkpoints; needs a template.",
+        ),
+        built(
+            "keep",
+            Shape::Count(validate::CHECKPOINT_COUNT),
+            "Checkpoints to keep; needs a template.",
+        ),
+        later("on_deadline"),
+        later("upload"),
+        later("encrypted_copy"),
+    ],
+};
+
+pub(crate) static TRACKING: Section = Section {
+    name: "tracking",
+    fields: &[
+        built("wandb", Shape::Section(&WANDB), "Weights & Biases."),
+        built("tensorboard", Shape::Bool, "Write TensorBoard events.").default("false"),
+        built("mlflow", Shape::Section(&MLFLOW), "MLflow."),
+        instead("metrics", "leave it out: step metrics are found without it"),
+    ],
+};
+
+pub(crate) static WANDB: Section = Section {
+    name: "tracking.wandb",
+    fields: &[
+        built("project", Shape::Text, "Project of the run; when absent, the job's."),
+        built(
+            "mode",
+            Shape::Words(&WandbMode::WORDS),
+            "auto: online where the node can reach the server, else offline.",
+        )
+        .default("\"auto\""),
+    ],
+};
+
+pub(crate) static MLFLOW: Section = Section {
+    name: "tracking.mlflow",
+    fields: &[
+        built("uri", Shape::Text, "Tracking server, such as http://mlflow:5000.").required(),
+        built("experiment", Shape::Text, "Experiment of the run; when absent, the job's project."),
+    ],
+};
+
+pub(crate) static QUEUE: Section = Section {
+    name: "queue",
+    fields: &[
+        waits(
+            "priority",
+            Shape::OneOf(&[Shape::Words(&PRIORITY_WORDS), Shape::Count(validate::PRIORITY)]),
+            "low, normal, high, urgent, or a number; the higher goes first.",
+            None,
+        )
+        .default("\"normal\""),
+        later("preemptible"),
+        later("after"),
+        later("not_before"),
+        later("hold"),
+        later("max_wait"),
+    ],
+};
+
+pub(crate) static CODE: Section = Section {
+    name: "code",
+    fields: &[
+        waits("snapshot", Shape::Text, "A directory of the sender, sent by content.", None),
+        waits("path", Shape::Path, "A directory that all nodes have.", None),
+        waits("zip", Shape::Text, "An archive of the sender.", None),
+        waits(
+            "include",
+            Shape::List(&Shape::Text),
+            "Patterns of ignored files to send all the same.",
+            None,
+        ),
+        waits("max_size", Shape::Size, "Refuse to send more than this.", None)
+            .default("\"200MiB\""),
+        waits("git", Shape::Words(&GIT_WORDS), "Record the commit and the local changes.", None)
+            .default("\"auto\""),
+    ],
+};
+
+pub(crate) static REWARD: Section = Section {
+    name: "reward",
+    fields: &[
+        waits("path", Shape::Text, "Python file of the function.", None).required(),
+        waits("symbol", Shape::Text, "Name of the function.", None).default("\"compute_score\""),
+    ],
+};
+
+/// An argument of a recorded expansion in which variables are filled in.
+pub(crate) static ARGUMENT: Section = Section {
+    name: "expansion.fill",
+    fields: &[
+        built("fill", Shape::Text, "A text with variables that the agent fills in.").required()
+    ],
+};
+
+pub(crate) static SECTIONS: [&Section; 11] = [
+    &TOP,
+    &RESOURCES,
+    &LAUNCHER,
+    &CHECKPOINT,
+    &TRACKING,
+    &WANDB,
+    &MLFLOW,
+    &QUEUE,
+    &CODE,
+    &REWARD,
+    &ARGUMENT,
+];

@@ -1,0 +1,156 @@
+//! Fields that are read and checked, but that `parse` refuses until a coordinator acts on them.
+
+use std::time::Duration;
+
+use gangline_spec::{
+    Code, CodeSource, CodeSpec, Entrypoint, Features, JobSpec, Kind, Priority, Reward, parse,
+    parse_with_features,
+};
+
+fn read(source: &str) -> JobSpec {
+    match parse_with_features(source, Features::All) {
+        Ok(spec) => spec,
+        Err(errors) => panic!("{}", errors.render("x.yaml", source)),
+    }
+}
+
+fn errors(source: &str) -> Vec<(&'static str, String)> {
+    let errors = parse_with_features(source, Features::All).expect_err(source);
+    errors.errors.into_iter().map(|error| (error.code, error.pointer)).collect()
+}
+
+#[test]
+fn every_waiting_field_arrives_and_reads_back() {
+    let source = "\
+run: x
+timeout: 1-02:00:00
+queue: {priority: high}
+secrets: [HF_TOKEN, WANDB_API_KEY]
+code: {snapshot: ., include: [configs/**], max_size: 64MiB, git: off}
+reward: {path: rewards/math.py, symbol: score}
+resources: {gpu: [H100, H200], exclude_nodes: [gpu-0231]}
+";
+    let spec = read(source);
+    assert_eq!(spec.timeout, Some(Duration::from_secs(26 * 3600)));
+    assert_eq!(spec.priority, Priority(75));
+    assert_eq!(spec.secrets, ["HF_TOKEN", "WANDB_API_KEY"]);
+    assert_eq!(
+        spec.code,
+        Some(CodeSpec {
+            source: CodeSource::Snapshot(".".to_owned()),
+            include: vec!["configs/**".to_owned()],
+            max_bytes: 64 << 20,
+            record_git: false,
+        })
+    );
+    let reward = Reward { path: "rewards/math.py".to_owned(), symbol: "score".to_owned() };
+    assert_eq!(spec.reward, Some(reward));
+    assert_eq!(spec.resources.gpu, ["H100", "H200"]);
+    assert_eq!(spec.resources.exclude_nodes, ["gpu-0231"]);
+    let json = spec.canonical_json();
+    assert_eq!(parse_with_features(&json, Features::All).as_ref(), Ok(&spec), "{json}");
+    // The same text is refused as long as nobody acts on it, each field at its place.
+    let refused = parse(source).unwrap_err();
+    assert!(refused.errors.iter().all(|error| error.code == Code::NOT_YET), "{refused}");
+    assert_eq!(refused.errors.len(), 7);
+}
+
+#[test]
+fn defaults() {
+    let spec = read("run: x\ncode: {snapshot: src}\nreward: {path: r.py}\nresources: {gpu: H100}");
+    let code = spec.code.unwrap();
+    assert_eq!((code.max_bytes, code.record_git), (200 << 20, true));
+    assert_eq!(spec.reward.unwrap().symbol, "compute_score");
+    assert_eq!(spec.resources.gpu, ["H100"]);
+    assert_eq!(spec.priority, Priority::NORMAL);
+    for (text, value) in [("low", 25), ("normal", 50), ("urgent", 100), ("0", 0), ("63", 63)] {
+        let spec = read(&format!("run: x\nqueue: {{priority: {text}}}"));
+        assert_eq!(spec.priority, Priority(value), "{text}");
+        let json = spec.canonical_json();
+        assert_eq!(parse_with_features(&json, Features::All), Ok(spec), "{json}");
+    }
+    for code in ["{path: /opt/code}", "{zip: ../a b.zip, max_size: 1GiB}"] {
+        let spec = read(&format!("run: x\ncode: {code}"));
+        let json = spec.canonical_json();
+        assert_eq!(parse_with_features(&json, Features::All), Ok(spec), "{json}");
+    }
+}
+
+#[test]
+fn a_cluster_stands_without_an_entrypoint() {
+    let source = "\
+kind: cluster
+name: rl-dev
+resources: {nnodes: 2, gpus_per_node: 8}
+launcher: {type: ray}
+idle_stop: 2h
+timeout: 5d
+";
+    let spec = read(source);
+    assert_eq!(spec.kind, Kind::Cluster { idle_stop: Some(Duration::from_secs(7200)) });
+    assert_eq!(spec.entrypoint, Entrypoint::Nothing);
+    assert!(spec.entrypoint.argv().is_empty());
+    let json = spec.canonical_json();
+    assert_eq!(parse_with_features(&json, Features::All), Ok(spec), "{json}");
+    let refused = parse(source).unwrap_err();
+    assert_eq!((refused.errors.len(), refused.errors[0].code), (1, Code::NOT_YET));
+    assert_eq!(refused.errors[0].pointer, "/kind");
+    assert_eq!(read("kind: cluster").kind, Kind::Cluster { idle_stop: None });
+}
+
+#[test]
+fn wrong_values_are_refused_at_their_place() {
+    let cases = [
+        ("run: x\ntimeout: 3", "E0103", "/timeout"),
+        ("run: x\ntimeout: 0s", "E0103", "/timeout"),
+        ("run: x\nqueue: {priority: hihg}", "E0103", "/queue/priority"),
+        ("run: x\nqueue: {priority: 101}", "E0103", "/queue/priority"),
+        ("run: x\nqueue: {priority: -1}", "E0103", "/queue/priority"),
+        ("run: x\nqueue: {priority: 1.5}", "E0103", "/queue/priority"),
+        ("run: x\nsecrets: WANDB", "E0103", "/secrets"),
+        ("run: x\nsecrets: [A-B]", "E0103", "/secrets/0"),
+        ("run: x\nsecrets: [GANGLINE_X]", "E0103", "/secrets/0"),
+        ("run: x\nsecrets: [A]\nenv: {A: b}", "E0107", "/secrets/0"),
+        ("run: x\ncode: .", "E0103", "/code"),
+        ("run: x\ncode: {}", "E0104", "/code"),
+        ("run: x\ncode: {snapshot: ., path: /a}", "E0107", "/code/path"),
+        ("run: x\ncode: {path: a}", "E0103", "/code/path"),
+        ("run: x\ncode: {path: /a/../b}", "E0103", "/code/path"),
+        ("run: x\ncode: {path: /a, include: [x]}", "E0107", "/code/include"),
+        ("run: x\ncode: {path: /a, max_size: 1GiB}", "E0107", "/code/max_size"),
+        ("run: x\ncode: {zip: a.zip, git: off}", "E0107", "/code/git"),
+        ("run: x\ncode: {snapshot: ''}", "E0103", "/code/snapshot"),
+        ("run: x\ncode: {snapshot: ., max_size: 0B}", "E0103", "/code/max_size"),
+        ("run: x\ncode: {snapshot: ., max_size: 5}", "E0103", "/code/max_size"),
+        ("run: x\ncode: {snapshot: ., git: yes}", "E0103", "/code/git"),
+        ("run: x\ncode: {snapsot: .}", "E0101", "/code/snapsot"),
+        ("run: x\nreward: {symbol: f}", "E0104", "/reward/path"),
+        ("run: x\nreward: {path: r.py, symbol: a.b}", "E0103", "/reward/symbol"),
+        ("run: x\nresources: {gpu: ['a b']}", "E0103", "/resources/gpu/0"),
+        ("run: x\nresources: {exclude_nodes: a}", "E0103", "/resources/exclude_nodes"),
+        ("run: x\nidle_stop: 2h", "E0107", "/idle_stop"),
+        ("kind: cluster\nrun: x", "E0107", "/run"),
+        ("kind: cluster\ntemplate: ray\n", "E0107", "/template"),
+        ("kind: cluster\nlauncher: {type: command}", "E0107", "/launcher/type"),
+        ("kind: cluster\nidle_stop: 0s", "E0103", "/idle_stop"),
+        ("kind: clutser\nrun: x", "E0103", "/kind"),
+        ("template: ray\nparams: {script: a}\nreward: {path: r.py}", "E0107", "/reward"),
+    ];
+    for (source, code, pointer) in cases {
+        let found = errors(source);
+        // A section without its place is reported once, and so is everything else.
+        assert!(!found.is_empty() && found.len() <= 2, "{source}: {found:?}");
+        assert!(found.contains(&(code, pointer.to_owned())), "{source}: {found:?}");
+    }
+}
+
+#[test]
+fn a_reward_function_reaches_verl() {
+    let spec = read(
+        "template: verl/ppo\nresources: {gpus_per_node: 1}\n\
+         params: {model: /m, train_files: [/t]}\nreward: {path: /r/math.py, symbol: f}",
+    );
+    let argv = spec.entrypoint.argv();
+    assert!(argv.contains(&"reward.custom_reward_function.path=/r/math.py".to_owned()));
+    assert!(argv.contains(&"reward.custom_reward_function.name=f".to_owned()));
+}
