@@ -102,6 +102,36 @@ async fn a21_a22_a50_what_does_not_reach_a_route() {
 }
 
 #[tokio::test]
+async fn the_paths_of_the_first_design_answer() {
+    let fixture = Fixture::start().await;
+    let request = fixture.request(Method::POST, "/v1/jobs?submission_id=old-way", ALICE);
+    let request = request.header("content-type", "application/yaml").body(SPEC);
+    assert_eq!(request.send().await.unwrap().status(), 201);
+    assert_eq!(fixture.get("/v1/jobs", ALICE).await["jobs"][0]["id"], "old-way");
+    assert_eq!(fixture.get("/v1/jobs/old-way", ALICE).await["id"], "old-way");
+    let stop = |token| fixture.request(Method::POST, "/v1/jobs/old-way:stop", token);
+    assert_eq!(stop("").send().await.unwrap().status(), 401);
+    assert_eq!(stop(BOB).send().await.unwrap().status(), 404);
+    assert_eq!(stop(ALICE).send().await.unwrap().status(), 202);
+    assert_eq!(fixture.problem(Method::GET, "/v1/nodes", ALICE).await["code"], "E0317");
+}
+
+#[tokio::test]
+async fn the_schema_knows_the_fleet() {
+    let fixture = Fixture::start().await;
+    let _node = fixture.node("gpu-1").await;
+    // The inventory has no answer; it is on the board a moment later.
+    let mut changes = fixture.board.changes();
+    while fixture.board.nodes().iter().any(|snapshot| snapshot.node.inventory.is_none()) {
+        changes.changed().await.unwrap();
+    }
+    let schema = fixture.get("/schema/job.v1.json", "").await;
+    assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
+    let text = schema["properties"]["resources"].to_string();
+    assert!(text.contains("h100-a"), "{text}");
+}
+
+#[tokio::test]
 async fn https_and_plain_text_share_the_port() {
     let fixture = Fixture::start().await;
     let (client, base) = fixture.https();

@@ -28,6 +28,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
+use super::alias;
 use super::error::{ApiError, HTTPS_ONLY};
 use crate::ca::Ca;
 use crate::config::Config;
@@ -159,6 +160,9 @@ where
                 return Ok(https_only(&request).into_response());
             }
             let mut request = request.map(Body::new);
+            if let Some(uri) = alias::resolve(request.uri()) {
+                *request.uri_mut() = uri;
+            }
             request.extensions_mut().insert(ConnectInfo(peer));
             request.extensions_mut().insert(transport);
             router.oneshot(request).await

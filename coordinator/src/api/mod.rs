@@ -2,6 +2,7 @@
 //! is generated from the same handlers. The contract of our own dialect is
 //! `coordinator/openapi.json`; that of the Ray dialect is what Ray's clients do.
 
+mod alias;
 mod audit;
 pub mod auth;
 pub mod dialect;
@@ -12,6 +13,7 @@ pub mod listener;
 mod logs;
 mod nodes;
 mod ray;
+mod schema;
 mod streams;
 mod submit;
 mod tokens;
@@ -108,6 +110,7 @@ fn table() -> Vec<Route> {
         open(routes!(healthz)),
         open(routes!(readyz)),
         open(routes!(openapi)),
+        open(routes!(schema::job_schema)),
         needs(WhoAmI, routes!(whoami)),
         needs(SubmitJob, routes!(submit::submit_job)),
         needs(ReadJobs, routes!(jobs::list_jobs)),
