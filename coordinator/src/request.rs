@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gangline_common::ids::JobId;
 use gangline_spec::{
-    Code, Entrypoint, JobSpec, LauncherKind, Part, SpecError, SpecErrors, TrackingPlace,
+    Code, CodeSource, Entrypoint, JobSpec, LauncherKind, Part, SpecError, SpecErrors, TrackingPlace,
 };
 
 use crate::core::job::{Argument, JobRequest, Launcher, Piece};
@@ -51,9 +51,14 @@ pub fn resolve_paths(
         refusal(message, hint)
     })?;
     let checkpoint_directory = match asked {
-        Some(directory) => Some(allowed(&directory, rules)?),
+        Some(directory) => {
+            Some(allowed(&directory, rules, "/checkpoint/dir", "training checkpoints")?)
+        }
         None => job_directory.as_ref().map(|directory| format!("{directory}/checkpoints")),
     };
+    if let Some(code) = code_path(spec) {
+        allowed(code, rules, "/code/path", "code")?;
+    }
     check_template(spec, checkpoint_directory.as_deref())?;
     Ok(ResolvedPaths { job_directory, checkpoint_directory })
 }
@@ -81,17 +86,20 @@ fn check_template(spec: &JobSpec, directory: Option<&str>) -> Result<(), SpecErr
 }
 
 /// The directory without trailing slashes, when it lies below an allowed root.
-fn allowed(directory: &str, rules: &PathRules) -> Result<String, SpecErrors> {
+fn allowed(
+    directory: &str,
+    rules: &PathRules,
+    pointer: &str,
+    what: &str,
+) -> Result<String, SpecErrors> {
     let roots: Vec<&str> =
         rules.shared_root.iter().chain(&rules.extra_roots).map(|root| trimmed(root)).collect();
     if roots.is_empty() {
-        let message = "this coordinator has no shared root, so no job can name a directory for \
-                       training checkpoints"
-            .to_owned();
-        let hint = "leave `checkpoint.dir` out, or set `shared_root` in the coordinator's \
-                    configuration"
-            .to_owned();
-        return Err(refusal(message, hint));
+        let message = format!(
+            "this coordinator has no shared root, so no job can name a directory for {what}"
+        );
+        let hint = "leave the field out, or set `shared_root` in the coordinator's configuration";
+        return Err(refusal_at(pointer, message, hint.to_owned()));
     }
     let directory = trimmed(directory);
     let plain = directory.split('/').skip(1).all(|part| !matches!(part, "" | "." | ".."));
@@ -104,11 +112,15 @@ fn allowed(directory: &str, rules: &PathRules) -> Result<String, SpecErrors> {
     let message = format!("`{directory}` is not below a directory that jobs may use");
     let hint =
         format!("name a directory below {}, without `..`, `.` or empty parts", roots.join(" or "));
-    Err(refusal(message, hint))
+    Err(refusal_at(pointer, message, hint))
 }
 
 fn refusal(message: String, hint: String) -> SpecErrors {
-    SpecError::new(Code::BAD_VALUE, "/checkpoint/dir", message, Some(hint)).into()
+    refusal_at("/checkpoint/dir", message, hint)
+}
+
+fn refusal_at(pointer: &str, message: String, hint: String) -> SpecErrors {
+    SpecError::new(Code::BAD_VALUE, pointer, message, Some(hint)).into()
 }
 
 fn trimmed(path: &str) -> &str {
@@ -140,10 +152,12 @@ pub fn job_request(
         cpus_milli: spec.resources.cpus_per_node.map(milli),
         memory_bytes: spec.resources.memory_per_node,
         pool: spec.resources.pool.clone(),
+        gpu_models: spec.resources.gpu.clone(),
+        exclude_nodes: spec.resources.exclude_nodes.clone(),
         launcher,
         argv: spec.entrypoint.arguments().iter().map(pieces).collect(),
         env: environment(spec, owner, paths.job_directory.as_deref()),
-        workdir: spec.workdir.clone(),
+        workdir: spec.workdir.clone().or_else(|| code_path(spec).map(str::to_owned)),
         job_directory: paths.job_directory,
         checkpoint_directory: paths.checkpoint_directory,
         directories: spec.tracking.directories().into_iter().map(str::to_owned).collect(),
@@ -162,6 +176,15 @@ fn pieces(argument: &gangline_spec::Argument) -> Argument {
     argument.parts().iter().map(piece).collect()
 }
 
+/// The directory of the job's code on the nodes.
+fn code_path(spec: &JobSpec) -> Option<&str> {
+    match &spec.code.as_ref()?.source {
+        CodeSource::Path(path) => Some(trimmed(path)),
+        // Refused by the spec until they are sent.
+        CodeSource::Snapshot(_) | CodeSource::Zip(_) => None,
+    }
+}
+
 /// What trackers are told, and then the job's own variables, which win.
 fn environment(spec: &JobSpec, owner: Owner<'_>, directory: Option<&str>) -> Vec<(String, String)> {
     let trackers = directory.filter(|_| !spec.tracking.is_empty()).map(|directory| {
@@ -175,6 +198,14 @@ fn environment(spec: &JobSpec, owner: Owner<'_>, directory: Option<&str>) -> Vec
     });
     let mut env: BTreeMap<&str, String> = trackers.unwrap_or_default();
     env.extend(spec.resolved_env().map(|(name, value)| (name, value.to_owned())));
+    if let Some(code) = code_path(spec) {
+        // First, so that the job's own version of a package wins over the image's.
+        let path = match env.get("PYTHONPATH") {
+            Some(more) if !more.is_empty() => format!("{code}:{more}"),
+            _ => code.to_owned(),
+        };
+        env.insert("PYTHONPATH", path);
+    }
     env.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
@@ -263,6 +294,32 @@ mod tests {
         }
         let error = checkpoint(Some("/x/y"), &PathRules::default()).unwrap_err();
         assert!(error.errors[0].message.contains("no shared root"));
+    }
+
+    #[test]
+    fn a29_code_on_the_nodes_comes_first_and_lies_below_a_root() {
+        let spec = |text: &str| {
+            gangline_spec::parse_resolved(&format!("run: x\nname: x\n{text}")).unwrap()
+        };
+        let job = JobId::new("j-1").unwrap();
+        let request = |spec: &JobSpec| {
+            let owner = Owner { job: &job, project: "rlhf" };
+            job_request(spec, owner, ResolvedPaths::default(), String::new())
+        };
+        let plain = request(&spec("code: {path: /fast/code/v2/}"));
+        assert_eq!(plain.workdir.as_deref(), Some("/fast/code/v2"));
+        assert_eq!(plain.env, [("PYTHONPATH".to_owned(), "/fast/code/v2".to_owned())]);
+        let more = "code: {path: /fast/code}\nworkdir: /data\nenv: {PYTHONPATH: /lib}";
+        let more = request(&spec(more));
+        assert_eq!(more.workdir.as_deref(), Some("/data"));
+        assert_eq!(more.env, [("PYTHONPATH".to_owned(), "/fast/code:/lib".to_owned())]);
+
+        let resolve = |text: &str| resolve_paths(&spec(text), &job, "rlhf", &rules());
+        assert!(resolve("code: {path: /fast/code/v2/}").is_ok());
+        for outside in ["/etc", "/root/.ssh", "/fast", "/fastother/x"] {
+            let error = resolve(&format!("code: {{path: {outside}}}")).unwrap_err();
+            assert_eq!(error.errors[0].pointer, "/code/path", "{outside}");
+        }
     }
 
     #[test]

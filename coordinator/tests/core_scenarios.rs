@@ -208,6 +208,26 @@ fn a_job_that_waits_for_a_quarantined_block_starts_when_it_is_free_again() {
 }
 
 #[test]
+fn a_job_chooses_models_and_leaves_nodes_out() {
+    let mut fleet = two_workers();
+    let one = |more: &str| {
+        COMMAND
+            .replace("nnodes: 2, gpus_per_node: 2", &format!("nnodes: 1, gpus_per_node: 1, {more}"))
+    };
+    fleet.submit("other", &one("gpu: A100"));
+    assert_eq!(fleet.state("other"), JobState::Pending);
+    assert!(fleet.job("other").reason.contains("a: has H100"), "{}", fleet.job("other").reason);
+    fleet.stop("other");
+    fleet.submit("any", &one("gpu: [A100, h100], exclude_nodes: [a]"));
+    assert_eq!(fleet.state("any"), JobState::Starting);
+    let gang = fleet.core.gangs().find(|gang| gang.job.as_str() == "any").unwrap().clone();
+    assert!(gang.members.values().all(|member| member.node.as_str() == "n-b"));
+    fleet.submit("none", &one("exclude_nodes: [a, b]"));
+    let reason = fleet.job("none").reason.clone();
+    assert!(reason.contains("a: excluded by the job"), "{reason}");
+}
+
+#[test]
 fn a_cancel_during_a_rollback_sticks() {
     let mut fleet = two_workers();
     fleet.submit("j1", COMMAND);

@@ -215,6 +215,10 @@ fn read_code(section: &Reader<'_>, out: &mut Problems) -> Option<CodeSpec> {
         });
     }
     let Some(source) = source else {
+        if ["snapshot", "zip"].iter().any(|name| section.has(name)) {
+            // It says where, in a way that is not built yet, and that has been told.
+            return None;
+        }
         let hint = Some("add `snapshot: .`, `path: DIR` or `zip: FILE`".to_owned());
         out.key(Code::MISSING, "/code", "`code` does not say where the code is", hint);
         return None;

@@ -97,12 +97,7 @@ pub(crate) static TOP: Section = Section {
         waits("queue", Shape::Section(&QUEUE), "The place of the job in the queue.", None),
         waits("timeout", Shape::Duration, "Longest time in the state RUNNING.", None),
         later("idle_policy"),
-        waits(
-            "code",
-            Shape::Section(&CODE),
-            "The code that the job runs.",
-            Some("put the code on a shared path and set `workdir`"),
-        ),
+        built("code", Shape::Section(&CODE), "The code that the job runs."),
         instead("files", "put the files on a shared path"),
         later("mounts_required"),
         waits(
@@ -170,14 +165,13 @@ pub(crate) static RESOURCES: Section = Section {
             "Memory on each node; when absent, the share of the GPUs.",
         ),
         built("pool", Shape::Pool, "The pool to place in; when absent, any."),
-        waits(
+        built(
             "gpu",
             Shape::OneOf(&[Shape::GpuModel, Shape::List(&Shape::GpuModel)]),
             "GPU models, any of which will do.",
-            Some("name a `pool` that has this model"),
         ),
         instead("labels", "name a `pool` of these nodes"),
-        waits("exclude_nodes", Shape::List(&Shape::Text), "Nodes not to place on.", None),
+        built("exclude_nodes", Shape::List(&Shape::Text), "Nodes not to place on."),
         later("topology"),
         later("shm"),
         later("disk"),
@@ -277,9 +271,23 @@ pub(crate) static QUEUE: Section = Section {
 pub(crate) static CODE: Section = Section {
     name: "code",
     fields: &[
-        waits("snapshot", Shape::Text, "A directory of the sender, sent by content.", None),
-        waits("path", Shape::Path, "A directory that all nodes have.", None),
-        waits("zip", Shape::Text, "An archive of the sender.", None),
+        waits(
+            "snapshot",
+            Shape::Text,
+            "A directory of the sender, sent by content.",
+            Some("put the code on a shared path and name it with `code.path`"),
+        ),
+        built(
+            "path",
+            Shape::Path,
+            "A directory that all nodes have: the working directory, and first in PYTHONPATH.",
+        ),
+        waits(
+            "zip",
+            Shape::Text,
+            "An archive of the sender.",
+            Some("unpack it on a shared path and name it with `code.path`"),
+        ),
         waits(
             "include",
             Shape::List(&Shape::Text),

@@ -164,7 +164,7 @@ nme: a
 resources:
   nnodes: 0
   gpus_per_node: -1
-  gpu: [H100]
+  labels: {a: b}
 env:
   1A: x
   B: 1
@@ -179,7 +179,7 @@ workdir: relative
             ("E0101", "/nme", 1, 1),
             ("E0103", "/resources/nnodes", 3, 11),
             ("E0103", "/resources/gpus_per_node", 4, 18),
-            ("E0102", "/resources/gpu", 5, 3),
+            ("E0102", "/resources/labels", 5, 3),
             ("E0103", "/env/1A", 7, 3),
             ("E0108", "/env/B", 9, 3),
             ("E0102", "/queue", 10, 1),

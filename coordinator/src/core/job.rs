@@ -20,6 +20,10 @@ pub struct JobRequest {
     /// Memory of one member in bytes; `None` takes the GPU share of the node.
     pub memory_bytes: Option<u64>,
     pub pool: Option<String>,
+    /// Any of these models, such as `H100`; empty for any model.
+    pub gpu_models: Vec<String>,
+    /// Names of nodes that are left out.
+    pub exclude_nodes: Vec<String>,
     pub launcher: Launcher,
     pub argv: Vec<Argument>,
     pub env: Vec<(String, String)>,

@@ -33,6 +33,8 @@ pub struct Candidate {
     pub address: IpAddr,
     pub free_gpus: Vec<GpuId>,
     pub total_gpus: u32,
+    /// Models of its GPUs as NVML names them, each once.
+    pub gpu_models: Vec<String>,
     pub free_cpus_milli: u32,
     pub total_cpus_milli: u32,
     pub free_memory_bytes: u64,
@@ -143,6 +145,13 @@ fn unfit(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option
     if let Some(reason) = &candidate.closed {
         return Some(reason.clone());
     }
+    if request.exclude_nodes.contains(&candidate.name) {
+        return Some("excluded by the job".to_owned());
+    }
+    let of_model = |have: &String| request.gpu_models.iter().any(|want| is_model(want, have));
+    if !request.gpu_models.is_empty() && !candidate.gpu_models.iter().all(of_model) {
+        return Some(format!("has {}", candidate.gpu_models.join(", ")));
+    }
     if request.gpus_per_node > candidate.total_gpus {
         return Some(format!("has {} GPUs", candidate.total_gpus));
     }
@@ -161,6 +170,16 @@ fn unfit(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option
         return Some(format!("{} MiB of memory free", candidate.free_memory_bytes >> 20));
     }
     None
+}
+
+/// Whether `H100` means `NVIDIA H100 80GB HBM3`: the whole name, or a word of it.
+fn is_model(want: &str, have: &str) -> bool {
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
+        words.map(str::to_ascii_lowercase).collect()
+    };
+    let (want, have) = (words(want), words(have));
+    !want.is_empty() && have.windows(want.len()).any(|window| window == want)
 }
 
 /// A Ray head goes to the node with the role that has the fewest heads, else beside rank 0.
@@ -230,4 +249,20 @@ fn explain(request: &JobRequest, fitting: usize, unfit: &[(&str, String)]) -> St
         request.nnodes,
         fitting + unfit.len()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_model;
+
+    #[test]
+    fn a_model_is_a_word_of_the_name() {
+        let have = "NVIDIA H100 80GB HBM3";
+        for want in ["H100", "h100", "H100 80GB", "NVIDIA H100 80GB HBM3", "nvidia-h100"] {
+            assert!(is_model(want, have), "{want}");
+        }
+        for want in ["H10", "H1000", "A100", "", "-", "80GB H100"] {
+            assert!(!is_model(want, have), "{want}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use super::Core;
 use super::effect::{Effects, Write};
 use super::gang::{Gang, GangState, Member, Phase};
 use super::job::{Addresses, Attempt, Job, JobState};
-use super::node::{Node, Reachability};
+use super::node::{Inventory, Node, Reachability};
 use super::placement::{Candidate, Leases, Share, place};
 
 impl Core {
@@ -166,6 +166,7 @@ impl Core {
             address: inventory.address,
             free_gpus,
             total_gpus: inventory.gpus.len() as u32,
+            gpu_models: models(inventory),
             free_cpus_milli: inventory.cpus_milli.saturating_sub(cpus),
             total_cpus_milli: inventory.cpus_milli,
             free_memory_bytes: inventory.memory_bytes.saturating_sub(memory),
@@ -194,6 +195,11 @@ impl Core {
         }
         leases
     }
+}
+
+fn models(inventory: &Inventory) -> Vec<String> {
+    let names: BTreeSet<&String> = inventory.gpus.iter().map(|gpu| &gpu.name).collect();
+    names.into_iter().cloned().collect()
 }
 
 /// Why a node takes no new member, in the order in which people look.
