@@ -159,3 +159,30 @@ fn the_code_map_lists_the_modules_that_exist() {
     let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
     assert_none(code_map::problems(&readme, &paths()));
 }
+
+/// The page of attacks: every number is there, and every test that it names exists.
+#[test]
+fn the_attacks_are_listed_with_tests_that_exist() {
+    let page = std::fs::read_to_string(root().join("docs/security.md")).unwrap();
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| A")).collect();
+    let numbers: Vec<String> =
+        rows.iter().filter_map(|row| row.split('|').nth(1)).map(|n| n.trim().to_owned()).collect();
+    let all: Vec<String> = (1..=50).map(|number| format!("A{number}")).collect();
+    assert_eq!(numbers, all);
+    let mut broken = Vec::new();
+    for row in rows {
+        let named: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let tests = named.iter().filter(|name| name.contains('_') && **name == name.to_lowercase());
+        for test in tests.clone() {
+            let signature = format!("fn {test}(");
+            if !sources().iter().any(|source| source.code.contains(&signature)) {
+                broken.push(format!("{test} does not exist: {row}"));
+            }
+        }
+        let explained = ["waits for", "not prevented", "request id"];
+        if tests.count() == 0 && !explained.iter().any(|word| row.contains(word)) {
+            broken.push(format!("neither a test nor a reason: {row}"));
+        }
+    }
+    assert_none(broken);
+}
