@@ -35,7 +35,9 @@ use gangline_common::join_token::KeyPin;
 use gangline_common::time::{Timestamp, wall_text};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use utoipa::openapi::path::PathItem;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Ref, RefOr};
 use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
@@ -220,11 +222,27 @@ pub fn document() -> String {
         }
     }
     let mut document = router.into_openapi();
+    document.paths.paths.values_mut().for_each(add_common_problems);
     let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
     let components = document.components.get_or_insert_default();
     components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
     // The document is made of plain maps and strings, which always become JSON.
     document.to_pretty_json().unwrap_or_default()
+}
+
+/// What every route can answer besides its own: the gate's refusals, and a parameter that is wrong.
+fn add_common_problems(path: &mut PathItem) {
+    let operations = [&mut path.get, &mut path.post, &mut path.put, &mut path.delete];
+    for operation in operations.into_iter().flatten() {
+        let is_open = operation.security.as_ref().is_some_and(|security| !security.is_empty());
+        let refusals: &[&str] = if is_open { &["400"] } else { &["400", "401", "403", "429"] };
+        let of_body: &[&str] =
+            if operation.request_body.is_some() { &["408", "413", "422"] } else { &[] };
+        for status in refusals.iter().chain(of_body) {
+            let problem = || RefOr::Ref(Ref::from_response_name("Problem"));
+            operation.responses.responses.entry((*status).to_owned()).or_insert_with(problem);
+        }
+    }
 }
 
 #[derive(OpenApi)]

@@ -74,6 +74,7 @@ pub struct JobView {
     pub driver_node: Option<String>,
     /// Only in the answer about one job.
     #[serde(flatten)]
+    #[schema(value_type = JobDetail)]
     pub detail: Option<JobDetail>,
 }
 
@@ -81,13 +82,17 @@ pub struct JobView {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct JobDetail {
     /// The submitted spec, with its defaults.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Object, required = false)]
     pub spec: serde_json::Value,
+    #[schema(required = false)]
     pub submit_command: String,
+    #[schema(required = false)]
     pub attempt_list: Vec<AttemptView>,
     /// Members of the newest attempt.
+    #[schema(required = false)]
     pub members: Vec<MemberView>,
     /// The newest changes of state, oldest first.
+    #[schema(required = false)]
     pub history: Vec<TransitionView>,
 }
 

@@ -48,6 +48,7 @@ pub struct NodeView {
     pub unknown_members: Vec<String>,
     /// Only in the answer about one node.
     #[serde(flatten)]
+    #[schema(value_type = NodeDetail)]
     pub detail: Option<NodeDetail>,
 }
 
@@ -55,14 +56,18 @@ pub struct NodeView {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct NodeDetail {
     pub hostname: Option<String>,
+    #[schema(required = false)]
     pub doctor: Vec<DoctorLine>,
     /// Versions of what the agent found: driver, Python, Ray.
+    #[schema(required = false)]
     pub versions: BTreeMap<String, String>,
+    #[schema(required = false)]
     pub history: Vec<TransitionView>,
     /// When the newest sample was taken, by the node's clock.
     pub sampled: Option<String>,
     pub host: Option<HostView>,
     /// Members of the jobs that the caller may see.
+    #[schema(required = false)]
     pub members: Vec<NodeMemberView>,
 }
 
