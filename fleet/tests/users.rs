@@ -34,9 +34,14 @@ impl Person {
     }
 
     fn says(&self, words: &[&str]) -> anyhow::Result<Ended> {
+        self.says_with(words, &[])
+    }
+
+    fn says_with(&self, words: &[&str], env: &[(&str, &str)]) -> anyhow::Result<Ended> {
         let output = Command::new(&self.cli)
             .args(words)
             .env_clear()
+            .envs(env.iter().copied())
             .env("HOME", self.home.path())
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .current_dir(self.home.path())
@@ -111,7 +116,8 @@ async fn people_log_in_over_https_and_are_kept_apart() -> TestResult {
         let holds_token = std::fs::read_to_string(file.path())?.contains(token.trim());
         assert_eq!(holds_token, file.file_name() == "token-default", "{:?}", file.path());
     }
-    let login = bob.says(&["login", &address, "--yes", "--token-file", "token"])?;
+    let token = std::fs::read_to_string(bob.home.path().join("token"))?;
+    let login = bob.says_with(&["login", &address, "--yes"], &[("GANGLINE_TOKEN", &token)])?;
     assert_eq!(login.code, Some(0), "{login:?}");
 
     let script = "echo hello from $GANGLINE_PROJECT";

@@ -53,7 +53,9 @@ pub(super) async fn login(
         write_private(&ca_path, authority.to_pem().as_bytes())?;
         settings.ca = Some(ca_path);
     }
-    if settings.token.is_none() || globals.token.is_none() && globals.token_file.is_none() {
+    // The token of an earlier login is not the one that is meant now.
+    let by_environment = env("GANGLINE_TOKEN").is_some_and(|token| !token.is_empty());
+    if globals.token.is_none() && globals.token_file.is_none() && !by_environment {
         settings.token = Some(read_token(screen)?);
     }
     let client = Client::new(&settings)?;
