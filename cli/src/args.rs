@@ -119,12 +119,16 @@ pub enum ColorWhen {
 pub enum Command {
     /// Submit a job: a spec file, a command, or both
     Submit(Submit),
+    /// Submit the spec of a job again, perhaps with changes
+    Clone(CloneJob),
     /// Run one command on N nodes with its output here, without a spec
     Run(Run),
     /// List jobs
     Ps(Ps),
     /// Show everything about a job
     Show(Show),
+    /// Compare the specs of two jobs
+    Diff(Diff),
     /// Print the log of a job
     Logs(Logs),
     /// Stop jobs
@@ -215,6 +219,35 @@ pub struct Submit {
     /// Overrides.
     #[command(flatten)]
     pub options: SpecOptions,
+}
+
+/// `gangline clone`.
+#[derive(Debug, ClapArgs)]
+pub struct CloneJob {
+    /// Job whose spec is submitted again
+    pub job: String,
+    /// Show the log until the job has ended, and exit with its code
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Wait until the job has ended, and exit with its code
+    #[arg(long)]
+    pub wait: bool,
+    /// Overrides.
+    #[command(flatten)]
+    pub options: SpecOptions,
+}
+
+/// `gangline diff`.
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Exit codes: 0 the specs are equal, 1 they differ (or another error), \
+                        102 a job is not found.")]
+pub struct Diff {
+    /// Job on the left (-)
+    #[arg(value_name = "JOB1")]
+    pub left: String,
+    /// Job on the right (+)
+    #[arg(value_name = "JOB2")]
+    pub right: String,
 }
 
 /// `gangline run`.
@@ -478,6 +511,12 @@ pub struct Plan {
 pub struct Init {
     /// Template, such as verl/grpo [default: a script]
     pub template: Option<String>,
+    /// Make it of a Slurm batch script and its #SBATCH lines; - is stdin
+    #[arg(long, value_name = "SCRIPT", conflicts_with_all = ["template", "from_sky"])]
+    pub from_slurm: Option<PathBuf>,
+    /// Make it of a SkyPilot task; - is stdin
+    #[arg(long, value_name = "TASK", conflicts_with = "template")]
+    pub from_sky: Option<PathBuf>,
     /// File to write; - is stdout
     #[arg(long, value_name = "FILE", default_value = "job.yaml")]
     pub file: PathBuf,

@@ -113,8 +113,13 @@ impl CliError {
 
     /// The spec is invalid; `source` is the text of `file_name`.
     pub fn spec(errors: &SpecErrors, file_name: &str, source: &str) -> Self {
+        Self::problems(errors, file_name, source, format!("{file_name} is not a valid spec"))
+    }
+
+    /// The problems of `file_name`, whose text is `source`; `what` says what comes of them.
+    pub fn problems(errors: &SpecErrors, file_name: &str, source: &str, what: String) -> Self {
         let first = errors.errors.first().map_or("E0103", |error| error.code);
-        let mut new = Self::new(exit::INVALID, first, format!("{file_name} is not a valid spec"));
+        let mut new = Self::new(exit::INVALID, first, what);
         new.0.items = errors
             .errors
             .iter()

@@ -5,15 +5,13 @@ use std::io::Read;
 use std::path::Path;
 
 use gangline_spec::{
-    Code, Entrypoint, JobSpec, MAX_SPEC_BYTES, SpecErrors, parse_with_overrides, resolve_env,
+    Code, Entrypoint, JobSpec, MAX_SPEC_BYTES, SpecErrors, json_source, name_from, parse_recorded,
+    parse_with_overrides, resolve_env,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::args::SpecOptions;
 use crate::errors::{CliError, code, exit};
-
-/// Longest name of a job.
-const MAX_NAME_CHARS: usize = 63;
 
 /// A text and what to call it in messages.
 #[derive(Clone, Debug)]
@@ -29,11 +27,22 @@ pub struct Source {
 /// # Errors
 /// It cannot be read, or is no text.
 pub fn read_source(path: &Path) -> Result<Source, CliError> {
+    read_text(path, "the spec ", "give a spec file, - for stdin, or a command after --")
+}
+
+/// Read another system's file that a spec is made of; `-` is stdin.
+///
+/// # Errors
+/// It cannot be read, or is no text.
+pub fn read_foreign(path: &Path) -> Result<Source, CliError> {
+    read_text(path, "", "give a file, or - for stdin")
+}
+
+fn read_text(path: &Path, what: &str, hint: &str) -> Result<Source, CliError> {
     let is_stdin = path.as_os_str() == "-";
     let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
     let cannot = |error: &std::io::Error| {
-        CliError::io(format!("cannot read the spec {name}"), error)
-            .hint("give a spec file, - for stdin, or a command after --")
+        CliError::io(format!("cannot read {what}{name}"), error).hint(hint)
     };
     let most = u64::try_from(MAX_SPEC_BYTES).unwrap_or(u64::MAX).saturating_add(1);
     let mut bytes = Vec::new();
@@ -44,7 +53,7 @@ pub fn read_source(path: &Path) -> Result<Source, CliError> {
     };
     read.map_err(|error| cannot(&error))?;
     let text = String::from_utf8(bytes).map_err(|_| {
-        CliError::new(exit::INVALID, Code::SYNTAX, format!("{name} is not a valid spec"))
+        CliError::new(exit::INVALID, Code::SYNTAX, format!("cannot read {what}{name}"))
             .why("it is not UTF-8 text")
     })?;
     Ok(Source { name, text })
@@ -64,6 +73,13 @@ pub enum Input<'a> {
     Command(&'a [String]),
     /// `run -- CMD`: the same with the launcher `command`.
     OneOff(&'a [String]),
+    /// `clone JOB`: the spec of a job that was submitted.
+    Job {
+        /// Id of the job, for messages.
+        id: &'a str,
+        /// Its spec, as the coordinator has it.
+        spec: &'a Value,
+    },
 }
 
 /// Make the spec; `shell` looks up the environment of this process.
@@ -80,14 +96,18 @@ pub fn prepare(
         Input::File { path, command } => (read_source(path)?, *command),
         Input::Command(command) => (from_command("the command line"), *command),
         Input::OneOff(command) => (from_command("the command line"), *command),
+        Input::Job { id, spec } => (recorded(id, spec, options), &[][..]),
     };
     let mut overrides = Vec::new();
     if matches!(input, Input::OneOff(_)) {
         overrides.push(("launcher.type".to_owned(), "command".to_owned()));
     }
     overrides.extend(own_overrides(options));
-    let mut spec = parse(&source, overrides, command)
-        .map_err(|errors| CliError::spec(&errors, &source.name, &source.text))?;
+    let parsed = match input {
+        Input::Job { .. } => parse_recorded(&source.text, &overrides),
+        _ => parse(&source, overrides, command),
+    };
+    let mut spec = parsed.map_err(|errors| CliError::spec(&errors, &source.name, &source.text))?;
     for entry in &options.env {
         let (name, value) = match entry.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
@@ -104,6 +124,16 @@ pub fn prepare(
         CliError::spec(&errors, &source.name, &source.text)
     })?;
     Ok(spec)
+}
+
+/// The spec of a job as a text. What its template gave stays as it was, so that the new job runs
+/// the same; but an override may reach it, and then it is made anew.
+fn recorded(id: &str, spec: &Value, options: &SpecOptions) -> Source {
+    let mut spec = spec.clone();
+    if let Some(fields) = spec.as_object_mut().filter(|_| !options.set.is_empty()) {
+        fields.remove("expansion");
+    }
+    Source { name: format!("the spec of {id}"), text: json_source(&spec) }
 }
 
 /// The options with a field of their own, in the order of rank: `--set` comes last and wins.
@@ -152,16 +182,13 @@ fn parse(
 fn default_name(input: &Input<'_>) -> String {
     let stem = match input {
         Input::File { path, .. } => path.file_stem().map(|stem| stem.to_string_lossy()),
+        Input::Job { .. } => None,
         Input::Command(command) | Input::OneOff(command) => {
             let program = command.first().map(Path::new);
             program.and_then(Path::file_name).map(|name| name.to_string_lossy())
         }
     };
-    let stem = stem.unwrap_or_default().to_ascii_lowercase();
-    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let name: String = stem.chars().map(|c| if allowed(c) { c } else { '-' }).collect();
-    let name: String = name.trim_matches('-').chars().take(MAX_NAME_CHARS).collect();
-    if name.is_empty() { "job".to_owned() } else { name }
+    name_from(&stem.unwrap_or_default())
 }
 
 /// The canonical text that is sent: every value written out, no open environment entries.

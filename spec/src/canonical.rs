@@ -96,7 +96,7 @@ fn not_empty(value: Value) -> Option<Value> {
 }
 
 /// `value` with the keys of its mappings in alphabetical order.
-fn sorted(value: &Value) -> Value {
+pub(crate) fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
             let entries: BTreeMap<&String, Value> =
@@ -194,10 +194,7 @@ impl Wandb {
 pub(crate) fn escape_for_yaml(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {
-        let plain = matches!(c, ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
-            | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
-            && !matches!(c, '\u{2028}' | '\u{2029}');
-        if plain {
+        if is_printable(c) {
             out.push(c);
         } else {
             let mut units = [0; 2];
@@ -207,4 +204,11 @@ pub(crate) fn escape_for_yaml(json: &str) -> String {
         }
     }
     out
+}
+
+/// Whether every YAML reader takes `c` as it is, also outside quotes.
+pub(crate) fn is_printable(c: char) -> bool {
+    matches!(c, ' '..='~' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
+        | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
+        && !matches!(c, '\u{2028}' | '\u{2029}')
 }

@@ -15,7 +15,8 @@
 //!
 //! The way of a text: `tree` (YAML, positions) -> `overrides` -> `convert` (fields, types) ->
 //! `validate` (ranges, forms, sizes). `table` holds the one table of fields. A template is data
-//! (`templates/`); `template` turns it and the params of a spec into arguments.
+//! (`templates/`); `template` turns it and the params of a spec into arguments. `import` makes
+//! specs of other systems' files.
 
 mod arguments;
 mod canonical;
@@ -26,6 +27,7 @@ mod convert;
 mod entrypoint;
 mod error;
 mod fields;
+mod import;
 mod job;
 mod overrides;
 mod priority;
@@ -47,6 +49,7 @@ pub use arguments::{Argument, TEMPLATE_VARIABLES, VariableError, expand_variable
 pub use code::{CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, Reward};
 pub use error::{Code, MAX_ERRORS, SpecError, SpecErrors};
 pub use fields::{Features, not_yet_fields, not_yet_fields_with};
+pub use import::{Imported, from_sky, from_slurm, name_from};
 pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
     Expansion, JobSpec, Kind, Launcher, LauncherKind, Resources, resolve_env,
@@ -61,6 +64,7 @@ pub use validate::{
     MAX_ARGUMENT_BYTES, MAX_ENTRYPOINT_AND_ENV_BYTES, MAX_GPUS_PER_NODE, MAX_NNODES,
 };
 pub use variable::Part;
+pub use yaml::{json_source, yaml};
 
 use cell::{Mode, OpenEnv};
 use error::Problems;
@@ -100,6 +104,15 @@ pub fn parse_with_overrides(
     overrides: &[(String, String)],
 ) -> Result<JobSpec, SpecErrors> {
     read(source, overrides, Mode { expand_again: true, ..stored(OpenEnv::Allowed) })
+}
+
+/// As [`parse_with_overrides`], for the spec of a job that was submitted: its recorded `expansion`
+/// is taken as it is.
+///
+/// # Errors
+/// Every problem of the text, with its position, and of the overrides, with their paths.
+pub fn parse_recorded(source: &str, overrides: &[(String, String)]) -> Result<JobSpec, SpecErrors> {
+    read(source, overrides, stored(OpenEnv::Allowed))
 }
 
 /// As [`parse`], with a choice of the fields that are read. For tests, and for the work on fields

@@ -4,6 +4,7 @@ mod access;
 mod attached;
 mod audit;
 mod card;
+mod diff;
 mod local;
 mod login;
 mod logs;
@@ -64,6 +65,8 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Logout(args) => login::logout(&args, screen),
         Command::Submit(args) if args.dry_run => submit::dry_run(&args, screen),
         Command::Submit(args) => submit::submit(&args, client, screen).await,
+        Command::Clone(args) => submit::clone(&args, &client()?, screen).await,
+        Command::Diff(args) => diff::run(&client()?, &args, screen).await,
         Command::Run(args) => submit::run(&args, client, screen).await,
         Command::Ps(args) => ps::run(&client()?, &args, screen).await,
         Command::Show(args) => show::run(&client()?, &args.job, screen).await,
@@ -157,6 +160,17 @@ async fn find_job(client: &Client, selector: &str) -> Result<(Value, Job), CliEr
             .hint("its version may not fit this one"));
     }
     Ok((value, job))
+}
+
+/// Id and spec of the job that `selector` means.
+async fn spec_of(client: &Client, selector: &str) -> Result<(String, Value), CliError> {
+    let (mut value, job) = find_job(client, selector).await?;
+    let spec = value.get_mut("spec").map(Value::take).filter(Value::is_object);
+    let spec = spec.ok_or_else(|| {
+        let what = format!("the answer about {} has no spec", job.id);
+        CliError::new(exit::ERROR, code::BAD_ANSWER, what).hint("its version may not fit this one")
+    })?;
+    Ok((job.id, spec))
 }
 
 /// "No such job" is a result of its own for the commands that report results.

@@ -1,4 +1,4 @@
-//! `submit` and `run`: send a spec, and perhaps stay until the job has ended.
+//! `submit`, `clone` and `run`: send a spec, and perhaps stay until the job has ended.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ use super::attached::{
     Following, as_unfinished, detached, end_of, follow_log, job_in, result_of, say_end,
 };
 use super::card::card;
-use crate::args::{Run, SpecOptions, Submit, Tail};
+use super::spec_of;
+use crate::args::{CloneJob, Run, SpecOptions, Submit, Tail};
 use crate::client::{Client, Post, Repeat};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
@@ -26,6 +27,14 @@ enum Stay {
     Wait,
     /// Until the end, with its log.
     Follow,
+}
+
+fn stay(follow: bool, wait: bool) -> Stay {
+    match (follow, wait) {
+        (true, _) => Stay::Follow,
+        (false, true) => Stay::Wait,
+        (false, false) => Stay::No,
+    }
 }
 
 fn input(args: &Submit) -> Input<'_> {
@@ -60,12 +69,20 @@ pub(super) async fn submit(
     screen: &Screen,
 ) -> Result<u8, CliError> {
     let spec = prepare(&input(args), &args.options, shell)?;
-    let stay = match (args.follow, args.wait || args.options.propagate) {
-        (true, _) => Stay::Follow,
-        (false, true) => Stay::Wait,
-        (false, false) => Stay::No,
-    };
+    let stay = stay(args.follow, args.wait || args.options.propagate);
     send_and_stay(&client()?, &spec, &args.options, stay, screen).await
+}
+
+/// Submit the spec of a job again.
+pub(super) async fn clone(
+    args: &CloneJob,
+    client: &Client,
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    let (id, spec) = spec_of(client, &args.job).await?;
+    let spec = prepare(&Input::Job { id: &id, spec: &spec }, &args.options, shell)?;
+    let stay = stay(args.follow, args.wait || args.options.propagate);
+    send_and_stay(client, &spec, &args.options, stay, screen).await
 }
 
 /// Run a command on its own nodes with its output here.

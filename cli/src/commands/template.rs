@@ -1,13 +1,17 @@
 //! Templates, the spec to begin with, and the schema: commands that ask nobody.
 
 use std::io::Write;
+use std::path::Path;
 
-use gangline_spec::{Template, find_template, starter, templates};
+use gangline_spec::{
+    Imported, SpecErrors, Template, find_template, from_sky, from_slurm, starter, templates,
+};
 use serde_json::{Value, json};
 
 use crate::args::Init;
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
+use crate::spec_input::read_foreign;
 use crate::table::Table;
 
 fn find(name: &str) -> Result<&'static Template, CliError> {
@@ -17,10 +21,30 @@ fn find(name: &str) -> Result<&'static Template, CliError> {
     })
 }
 
+/// The spec made of another system's file, and its warnings.
+fn import(
+    path: &Path,
+    convert: fn(&str) -> Result<Imported, SpecErrors>,
+    screen: &Screen,
+) -> Result<String, CliError> {
+    let source = read_foreign(path)?;
+    let made = convert(&source.text).map_err(|errors| {
+        let what = format!("cannot make a spec of {}", source.name);
+        CliError::problems(&errors, &source.name, &source.text, what)
+    })?;
+    for warning in &made.warnings {
+        screen.warn(warning);
+    }
+    Ok(made.text)
+}
+
 /// Write a spec to begin with; a file that exists stays as it is.
 pub(super) fn init(args: &Init, screen: &Screen) -> Result<u8, CliError> {
-    let template = args.template.as_deref().map(find).transpose()?;
-    let text = starter(template);
+    let text = match (&args.from_slurm, &args.from_sky) {
+        (Some(path), _) => import(path, from_slurm, screen)?,
+        (None, Some(path)) => import(path, from_sky, screen)?,
+        (None, None) => starter(args.template.as_deref().map(find).transpose()?),
+    };
     if args.file.as_os_str() == "-" {
         screen.plain(&text)?;
         return Ok(exit::OK);

@@ -2,6 +2,7 @@
 //! answers of the coordinator, and without any server.
 
 mod access;
+mod again;
 mod answers;
 mod exits;
 mod logs;

@@ -63,3 +63,22 @@ fn a_command_takes_the_place_of_a_template() {
     assert_eq!(sent["command"], serde_json::json!(["hostname"]));
     assert!(sent.get("template").is_none() && sent.get("expansion").is_none());
 }
+
+#[test]
+fn a_converted_file_is_valid_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cmd/import.in");
+    for (option, name) in [("--from-slurm", "train.sh"), ("--from-sky", "task.yaml")] {
+        let from = format!("{files}/{name}");
+        let out = format!("{name}.yaml");
+        let made = gangline(folder.path(), &["init", option, &from, "--file", &out]);
+        assert_eq!(made.status.code(), Some(0), "{made:?}");
+        let stderr = String::from_utf8(made.stderr).unwrap();
+        assert!(stderr.contains("warning: not converted"), "{stderr}");
+        let valid = gangline(folder.path(), &["validate", &out]);
+        assert_eq!(valid.status.code(), Some(0), "{valid:?}");
+        // Nothing is overwritten.
+        let again = gangline(folder.path(), &["init", option, &from, "--file", &out]);
+        assert_eq!(again.status.code(), Some(7), "{again:?}");
+    }
+}

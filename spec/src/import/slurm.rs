@@ -1,0 +1,396 @@
+//! A Slurm batch script as a spec.
+
+use super::draft::{Draft, bad_value, problem};
+use super::slurm_options::{Given, Script, read};
+use super::slurm_values::{self as values, Gpus, Limit};
+use super::{Imported, hostlist, script};
+use crate::checks::{LABEL_FORM, is_label};
+use crate::error::{Code, SpecErrors, shown};
+use crate::tree::Pos;
+use crate::units;
+use crate::yaml::scalar_text;
+
+const TIME_FORM: &str = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS, at most 365 days";
+const GPU_FORM: &str = "a number, or MODEL:NUMBER of one model";
+const SIZE_FORM: &str = "a whole number and perhaps K, M, G or T";
+
+/// What the variables of Slurm become.
+const VARIABLES: [script::Replacement; 22] = [
+    ("SLURM_ARRAY_TASK_ID", "give each job of the array its own --env"),
+    ("SLURM_CPUS_ON_NODE", "$(nproc)"),
+    ("SLURM_CPUS_PER_TASK", "write the number, or put it into `env`"),
+    ("SLURM_GPUS", "$((GANGLINE_NNODES * GANGLINE_GPUS_PER_NODE))"),
+    ("SLURM_GPUS_ON_NODE", "$GANGLINE_GPUS_PER_NODE"),
+    ("SLURM_GPUS_PER_NODE", "$GANGLINE_GPUS_PER_NODE"),
+    ("SLURM_JOBID", "$GANGLINE_JOB_ID"),
+    ("SLURM_JOB_ACCOUNT", "$GANGLINE_PROJECT"),
+    ("SLURM_JOB_ID", "$GANGLINE_JOB_ID"),
+    ("SLURM_JOB_NAME", "$GANGLINE_NAME"),
+    ("SLURM_JOB_NODELIST", "$GANGLINE_NODE_IPS, addresses with commas; the first is $MASTER_ADDR"),
+    ("SLURM_JOB_NUM_NODES", "$GANGLINE_NNODES"),
+    ("SLURM_LAUNCH_NODE_IPADDR", "$MASTER_ADDR"),
+    ("SLURM_LOCALID", "$LOCAL_RANK, which torchrun sets"),
+    ("SLURM_NNODES", "$GANGLINE_NNODES"),
+    ("SLURM_NODEID", "$GANGLINE_NODE_RANK"),
+    ("SLURM_NODELIST", "$GANGLINE_NODE_IPS, addresses with commas; the first is $MASTER_ADDR"),
+    ("SLURM_NTASKS", "$GANGLINE_NNODES with one process on each node; torchrun sets $WORLD_SIZE"),
+    ("SLURM_PROCID", "$GANGLINE_NODE_RANK with one process on each node; torchrun sets $RANK"),
+    ("SLURM_RESTART_COUNT", "$GANGLINE_ATTEMPT, which counts from 1"),
+    ("SLURM_SUBMIT_DIR", "set `workdir` to a path that all nodes have, and use $PWD"),
+    ("SLURM_TMPDIR", "${TMPDIR:-/tmp}"),
+];
+
+/// Options without a counterpart: what to do instead, and whether the job is another one without.
+const WITHOUT: [(&str, &str, bool); 21] = [
+    ("account", "the project of your token counts; `project: NAME` names another one", true),
+    ("array", "submit once for each index, with --env INDEX=...", true),
+    ("begin", "a start time is not built yet", true),
+    ("comment", "`description: TEXT` says something about a job", false),
+    ("constraint", "name a `pool` of such nodes", true),
+    ("dependency", "not built yet: submit after `gangline wait` of the other job", true),
+    ("error", "stdout and stderr are one log: `gangline logs JOB`", false),
+    ("exclusive", "whole nodes are not built yet; GPUs are never shared", true),
+    ("export", "a job gets only what stands in `env`, or in --env of submit", true),
+    ("hold", "not built yet: submit it later", true),
+    ("input", "redirect stdin in the script", true),
+    ("mail-type", "not built yet: `gangline wait JOB` returns when it has ended", false),
+    ("mail-user", "not built yet: `gangline wait JOB` returns when it has ended", false),
+    ("no-requeue", "nothing is retried yet", false),
+    ("nodelist", "nodes cannot be asked for by name: name a `pool` of them", true),
+    ("open-mode", "each attempt has a log of its own", false),
+    ("output", "ignored: `gangline logs JOB` has the output", false),
+    ("qos", "there is none; `queue.priority` is not acted on yet", true),
+    ("requeue", "nothing is retried yet", true),
+    ("reservation", "name a `pool` of these nodes", true),
+    ("signal", "a stopped job gets SIGTERM, and `grace_period` to end", true),
+];
+
+/// Make a spec of the batch script `source`: its `#SBATCH` lines before the first command become
+/// fields, the rest becomes `run`.
+///
+/// # Errors
+/// What the options ask for cannot be meant, or the script runs nothing; with the position in
+/// `source`.
+pub fn from_slurm(source: &str) -> Result<Imported, SpecErrors> {
+    if source.len() > crate::MAX_SPEC_BYTES {
+        let message =
+            format!("the script has {} bytes; at most {}", source.len(), crate::MAX_SPEC_BYTES);
+        return Err(problem(Code::TOO_LARGE, None, message, None));
+    }
+    let mut script = read(source)?;
+    let mut slurm =
+        Slurm { options: std::mem::take(&mut script.options), draft: Draft::new("a Slurm script") };
+    let name = slurm.take("job-name");
+    if let Some(name) = &name {
+        slurm.draft.name(name.value()?, Some(name.at));
+    }
+    let gang = slurm.gang()?;
+    slurm.cpus_and_memory(&gang)?;
+    slurm.places()?;
+    slurm.time_and_directory()?;
+    slurm.launcher(&script, &gang);
+    slurm.rest();
+    if source.contains("\r\n") {
+        slurm.draft.warn("the script has the line ends of Windows; those of Unix are written");
+    }
+    for line in &script.late {
+        let text = format!("line {line}: #SBATCH after the first command, which Slurm ignores too");
+        slurm.draft.warn(text);
+    }
+    let first = script.lines.first().map(|line| Pos { line: *line, column: 1 });
+    slurm.draft.place("/run", first);
+    slurm.draft.place("", first);
+    slurm.draft.finish(&script::for_sh(&script.interpreter, &script.body))
+}
+
+/// The size of the gang, as far as other options need it.
+struct Gang {
+    nodes: u64,
+    gpus_per_node: u64,
+    tasks_per_node: u64,
+}
+
+struct Slurm {
+    /// Options that are not converted yet.
+    options: Vec<Given>,
+    draft: Draft,
+}
+
+impl Slurm {
+    /// Takes the option `name` away. As in Slurm the last one counts.
+    fn take(&mut self, name: &str) -> Option<Given> {
+        let (found, rest) =
+            std::mem::take(&mut self.options).into_iter().partition(|given| given.name == name);
+        self.options = rest;
+        let mut found: Vec<Given> = found;
+        let last = found.pop();
+        for given in found {
+            self.draft.ignored(&given.written, "given again later, and the last one counts");
+        }
+        last
+    }
+
+    fn number(&mut self, name: &str) -> Result<Option<(u64, Given)>, SpecErrors> {
+        let Some(given) = self.take(name) else {
+            return Ok(None);
+        };
+        let number = values::whole(given.value()?).filter(|number| *number > 0);
+        let number = number.ok_or_else(|| given.wrong("a whole number, at least 1"))?;
+        Ok(Some((number, given)))
+    }
+
+    /// `nnodes` and `gpus_per_node`.
+    fn gang(&mut self) -> Result<Gang, SpecErrors> {
+        let tasks = self.number("ntasks")?;
+        let tasks_per_node = self.number("ntasks-per-node")?;
+        let (mut nodes, mut nodes_at) = (1, None);
+        if let Some(given) = self.take("nodes") {
+            let (least, most) = values::nodes(given.value()?)
+                .ok_or_else(|| given.wrong("a number of nodes, or LEAST-MOST"))?;
+            if least < most {
+                let note = format!("{}: a range is not built yet; the least.", given.written);
+                self.draft.resource_note(&note);
+            }
+            (nodes, nodes_at) = (least, Some(given.at));
+        } else if let (Some((tasks, given)), Some((per_node, _))) = (&tasks, &tasks_per_node) {
+            (nodes, nodes_at) = (tasks.div_ceil(*per_node), Some(given.at));
+            self.draft.resource_note(&format!("{} and --ntasks-per-node.", given.written));
+        }
+        self.draft.resource("nnodes", &nodes.to_string(), nodes_at);
+        for (_, given) in tasks.iter().chain(&tasks_per_node) {
+            let note = format!(
+                "{}: `run` is started once on each node, and starts its own processes; `torchrun \
+                 --nproc-per-node=$GANGLINE_GPUS_PER_NODE` starts one for each GPU.",
+                given.written
+            );
+            self.draft.run_note(&note);
+        }
+        let by_tasks = tasks.as_ref().map(|(tasks, _)| tasks.div_ceil(nodes.max(1)));
+        let tasks_per_node = tasks_per_node.map(|(number, _)| number).or(by_tasks).unwrap_or(1);
+        let gpus_per_node = self.gpus(nodes, tasks_per_node)?;
+        Ok(Gang { nodes, gpus_per_node, tasks_per_node })
+    }
+
+    /// `gpus_per_node`, from each option that says it; they must say the same.
+    fn gpus(&mut self, nodes: u64, tasks_per_node: u64) -> Result<u64, SpecErrors> {
+        let mut said: Vec<(Gpus, Given)> = Vec::new();
+        for (name, form) in [("gpus-per-node", GPU_FORM), ("gpus-per-task", GPU_FORM)] {
+            if let Some(given) = self.take(name) {
+                let mut gpus = values::gpus(given.value()?).ok_or_else(|| given.wrong(form))?;
+                let times = if name == "gpus-per-task" { tasks_per_node } else { 1 };
+                let product = gpus.count.checked_mul(times);
+                gpus.count = product.ok_or_else(|| given.wrong("a smaller number"))?;
+                said.push((gpus, given));
+            }
+        }
+        if let Some(given) = self.take("gres") {
+            let hint = "gpu:NUMBER or gpu:MODEL:NUMBER, once";
+            let (gpus, others) = values::gres(given.value()?).ok_or_else(|| given.wrong(hint))?;
+            if !others.is_empty() {
+                let written = format!("--gres={}", others.join(","));
+                self.draft.missed("--gres", &written, "only GPUs are counted");
+            }
+            said.extend(gpus.map(|gpus| (gpus, given)));
+        }
+        if let Some(given) = self.take("gpus") {
+            let mut gpus = values::gpus(given.value()?).ok_or_else(|| given.wrong(GPU_FORM))?;
+            if nodes == 0 || gpus.count % nodes != 0 {
+                let message = format!("{} GPUs do not divide among {nodes} node(s)", gpus.count);
+                let hint = "every node of a gang has as many GPUs: use --gpus-per-node";
+                return Err(bad_value(Some(given.at), message, hint));
+            }
+            gpus.count /= nodes;
+            self.draft.resource_note(&format!("{}, divided by the nodes.", given.written));
+            said.push((gpus, given));
+        }
+        let Some(((first, given), others)) = said.split_first() else {
+            self.draft.resource("gpus_per_node", "0", None);
+            return Ok(0);
+        };
+        if let Some((_, other)) = others.iter().find(|(gpus, _)| gpus.count != first.count) {
+            let message =
+                format!("`{}` and `{}` contradict each other", given.written, other.written);
+            return Err(problem(Code::CONFLICT, Some(other.at), message, Some("keep one")));
+        }
+        self.draft.resource("gpus_per_node", &first.count.to_string(), Some(given.at));
+        let models: Vec<&str> = said.iter().filter_map(|(gpus, _)| gpus.model.as_deref()).collect();
+        if let Some(model) = models.first() {
+            self.draft.resource("gpu", &format!("[{}]", scalar_text(model)), Some(given.at));
+        }
+        Ok(first.count)
+    }
+
+    /// `cpus_per_node` and `memory_per_node`.
+    fn cpus_and_memory(&mut self, gang: &Gang) -> Result<(), SpecErrors> {
+        let mut cpus_per_node = None;
+        if let Some((cpus, given)) = self.number("cpus-per-task")? {
+            let product = cpus.checked_mul(gang.tasks_per_node);
+            let cpus = product.ok_or_else(|| given.wrong("a smaller number"))?;
+            if gang.tasks_per_node > 1 {
+                let note = format!("{}, for {} tasks.", given.written, gang.tasks_per_node);
+                self.draft.resource_note(&note);
+            }
+            self.draft.resource("cpus_per_node", &cpus.to_string(), Some(given.at));
+            cpus_per_node = Some(cpus);
+        }
+        let parts = [
+            ("mem", Some(1)),
+            ("mem-per-gpu", Some(gang.gpus_per_node)),
+            ("mem-per-cpu", cpus_per_node),
+        ];
+        let mut given_by: Option<Given> = None;
+        for (name, times) in parts {
+            let Some(given) = self.take(name) else {
+                continue;
+            };
+            if let Some(other) = &given_by {
+                let message =
+                    format!("`{}` and `{}` contradict each other", other.written, given.written);
+                return Err(problem(Code::CONFLICT, Some(given.at), message, Some("keep one")));
+            }
+            let size = values::size(given.value()?).ok_or_else(|| given.wrong(SIZE_FORM))?;
+            match times.filter(|times| *times > 0) {
+                Some(_) if size == 0 => {
+                    let advice = "all memory of a node cannot be asked for; the default is the \
+                                  share of the GPUs";
+                    self.draft.missed(&format!("--{name}"), &given.written, advice);
+                }
+                Some(times) => {
+                    let bytes = size.checked_mul(times);
+                    let bytes = bytes.ok_or_else(|| given.wrong("a smaller size"))?;
+                    if name != "mem" {
+                        self.draft.resource_note(&format!("{}, times {times}.", given.written));
+                    }
+                    let size = units::write_size(bytes);
+                    self.draft.resource("memory_per_node", &size, Some(given.at));
+                }
+                None => {
+                    let advice = "write the sum into `resources.memory_per_node`";
+                    self.draft.missed(&format!("--{name}"), &given.written, advice);
+                }
+            }
+            given_by = Some(given);
+        }
+        Ok(())
+    }
+
+    /// `pool` and `exclude_nodes`.
+    fn places(&mut self) -> Result<(), SpecErrors> {
+        if let Some(given) = self.take("partition") {
+            let mut partitions = given.value()?.split(',');
+            let first = partitions.next().unwrap_or_default();
+            if !is_label(first) {
+                return Err(given.wrong(LABEL_FORM));
+            }
+            if partitions.next().is_some() {
+                let note =
+                    format!("{}: a list of pools is not built yet; the first.", given.written);
+                self.draft.resource_note(&note);
+            }
+            self.draft.resource("pool", &scalar_text(first), Some(given.at));
+        }
+        if let Some(given) = self.take("exclude") {
+            let names = hostlist::expand(given.value()?)
+                .ok_or_else(|| given.wrong("names such as gpu-[01-03],gpu-07, at most 1024"))?;
+            let names: Vec<String> = names.iter().map(|name| scalar_text(name)).collect();
+            self.draft.resource(
+                "exclude_nodes",
+                &format!("[{}]", names.join(", ")),
+                Some(given.at),
+            );
+        }
+        Ok(())
+    }
+
+    /// `timeout` and `workdir`.
+    fn time_and_directory(&mut self) -> Result<(), SpecErrors> {
+        if let Some(given) = self.take("time") {
+            match values::time(given.value()?).ok_or_else(|| given.wrong(TIME_FORM))? {
+                Limit::None => self.draft.ignored(&given.written, "no limit is the default"),
+                Limit::Time(time) => {
+                    let written = units::write_duration(time);
+                    units::duration(&written).ok_or_else(|| given.wrong(TIME_FORM))?;
+                    self.draft.top("timeout", &written, Some(given.at));
+                }
+            }
+        }
+        if let Some(given) = self.take("chdir") {
+            let path = given.value()?;
+            if path.starts_with('/') {
+                self.draft.top("workdir", &scalar_text(path), Some(given.at));
+            } else {
+                let advice = "write `workdir: PATH` with a path that all nodes have";
+                self.draft.missed("--chdir", &given.written, advice);
+            }
+        }
+        Ok(())
+    }
+
+    /// Who starts the script, and what in it is Slurm's own.
+    fn launcher(&mut self, script: &Script, gang: &Gang) {
+        let uses = |name: &str| script.body.lines().any(|line| script::names_program(line, name));
+        self.draft.top("launcher", script::launcher(&script.body), None);
+        let draft = &mut self.draft;
+        if gang.nodes > 1 {
+            draft.run_note(
+                "`run` starts on every node at once, where Slurm starts it on the first one only. \
+                 For the first alone: if [ \"$GANGLINE_NODE_RANK\" = 0 ]; then ...; fi",
+            );
+        }
+        if uses("ray") {
+            draft.run_note(
+                "Take `ray start` out and write `launcher: {type: ray}`: the Ray cluster is then \
+                 there, and `run` is a Ray job on it.",
+            );
+        }
+        let programs = [
+            ("srun", "leave `srun` and its options out: every node runs the script already"),
+            ("mpirun", "it has no host list here; torchrun starts the processes of a node"),
+            ("scontrol", "$MASTER_ADDR is the first node, $GANGLINE_NODE_IPS are all of them"),
+        ];
+        let mut findings = Vec::new();
+        for (line, number) in script.body.lines().zip(&script.lines) {
+            for (program, advice) in programs {
+                if script::names_program(line, program) {
+                    findings.push(format!("line {number}, {program}: {advice}"));
+                }
+            }
+        }
+        if !findings.is_empty() {
+            let count = findings.len();
+            draft.warn(format!(
+                "{count} line(s) of the script use programs of Slurm and are kept as they are: \
+                 see the comments above `run`"
+            ));
+        }
+        draft.findings("Lines of the Slurm script to change:", &findings);
+        let found = script::variables(&script.body, "SLURM_");
+        let replaced = script::replaced(&found, &VARIABLES);
+        if !found.is_empty() {
+            draft.warn("the script uses variables of Slurm: see the comments above `run`");
+        }
+        draft.findings("Variables of Slurm in the script, and what to use instead:", &replaced);
+        if let Some(note) = script::note(&script.interpreter) {
+            draft.run_note(note);
+        }
+    }
+
+    /// Every option that is left.
+    fn rest(&mut self) {
+        for given in std::mem::take(&mut self.options) {
+            let known = WITHOUT.iter().find(|(name, _, _)| *name == given.name);
+            let written = format!("{} (line {})", given.written, given.at.line);
+            match known {
+                Some((_, advice, false)) => self.draft.ignored(&written, advice),
+                Some((name, advice, true)) => {
+                    self.draft.missed(&format!("--{name}"), &written, advice);
+                }
+                None => {
+                    let dashes = if given.name.starts_with('-') { "" } else { "--" };
+                    let word = shown(&format!("{dashes}{}", given.name));
+                    self.draft.missed(&word, &written, "not known here");
+                }
+            }
+        }
+    }
+}
