@@ -143,6 +143,7 @@ pub fn job_request(
         launcher,
         argv: spec.entrypoint.arguments().iter().map(pieces).collect(),
         env: environment(spec, owner, paths.job_directory.as_deref()),
+        secrets: spec.secrets.clone(),
         workdir: spec.workdir.clone(),
         job_directory: paths.job_directory,
         checkpoint_directory: paths.checkpoint_directory,
