@@ -141,6 +141,8 @@ pub enum Command {
     Top(Top),
     /// API tokens of users
     Token(Token),
+    /// Secrets of your project, which jobs get as environment
+    Secret(Secret),
     /// Who did what: the audit log
     Audit(Audit),
     /// Keep address, CA and token of a coordinator for the next commands
@@ -443,6 +445,44 @@ pub enum TokenCommand {
     Rm {
         /// Name of an API token, or id of a join token
         name: String,
+    },
+}
+
+/// `gangline secret`.
+#[derive(Debug, ClapArgs)]
+pub struct Secret {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SecretCommand,
+}
+
+/// The commands of `gangline secret`.
+#[derive(Debug, Subcommand)]
+pub enum SecretCommand {
+    /// Set a secret, or replace its value: from a file, from stdin, or typed unseen
+    Set {
+        /// Name: that of the variable which jobs find it in
+        name: String,
+        /// File with the value; one end of line at its end does not count
+        #[arg(long, value_name = "FILE")]
+        from_file: Option<PathBuf>,
+        /// Project, for administrators [default: your own]
+        #[arg(long)]
+        project: Option<String>,
+    },
+    /// List secrets; never their values
+    Ls {
+        /// Project, for administrators [default: your own]
+        #[arg(long)]
+        project: Option<String>,
+    },
+    /// Delete a secret that no waiting or running job names
+    Rm {
+        /// Name of the secret
+        name: String,
+        /// Project, for administrators [default: your own]
+        #[arg(long)]
+        project: Option<String>,
     },
 }
 

@@ -131,8 +131,23 @@ impl Client {
     ///
     /// # Errors
     /// No connection, or a refusal.
-    pub async fn delete(&self, path: &[&str]) -> Result<(), CliError> {
-        let request = self.request(Method::DELETE, path, &[]).timeout(ANSWER_TIMEOUT);
+    pub async fn delete(&self, path: &[&str], query: &[(&str, String)]) -> Result<(), CliError> {
+        let request = self.request(Method::DELETE, path, query).timeout(ANSWER_TIMEOUT);
+        self.send(request).await.map(drop)
+    }
+
+    /// PUT a text; the answer has no body.
+    ///
+    /// # Errors
+    /// No connection, or a refusal.
+    pub async fn put_text(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        text: String,
+    ) -> Result<(), CliError> {
+        let request = self.request(Method::PUT, path, query).timeout(ANSWER_TIMEOUT);
+        let request = request.header(CONTENT_TYPE, "text/plain; charset=utf-8").body(text);
         self.send(request).await.map(drop)
     }
 

@@ -64,6 +64,8 @@ pub mod code {
     pub const BROKEN_AUDIT: &str = "E0911";
     /// The coordinator's CA is not the expected one.
     pub const WRONG_CA: &str = "E0912";
+    /// The value of a secret cannot be used.
+    pub const VALUE: &str = "E0913";
 }
 
 /// Why a command failed. Small, so that it travels cheaply in results.

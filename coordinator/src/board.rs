@@ -12,6 +12,7 @@ use crate::core::effect::{Effects, Seen, Write};
 use crate::core::gang::Gang;
 use crate::core::job::{Attempt, Job};
 use crate::core::node::Node;
+use crate::core::secrets::SecretRecord;
 
 /// A job with everything that belongs to it.
 #[derive(Debug, Clone)]
@@ -48,6 +49,8 @@ struct Inner {
     /// Name of a token by its hash.
     token_names: HashMap<[u8; 32], String>,
     join_tokens: BTreeMap<String, JoinTokenRecord>,
+    /// By project and name.
+    secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
 }
 
 impl Inner {
@@ -85,6 +88,13 @@ impl Inner {
             }
             Write::ForgetJoinToken { id } => {
                 self.join_tokens.remove(id);
+            }
+            Write::Secret(secret) => {
+                let key = (secret.project.clone(), secret.name.clone());
+                self.secrets.insert(key, secret.clone());
+            }
+            Write::ForgetSecret { project, name } => {
+                self.secrets.remove(&(project.clone(), name.clone()));
             }
             Write::Idempotency(_) | Write::ForgetIdempotency { .. } | Write::Audit(_) => {}
         }
@@ -130,7 +140,8 @@ impl Board {
         let nodes = core.nodes().cloned().map(Write::Node);
         let tokens = core.api_tokens().cloned().map(Write::ApiToken);
         let join_tokens = core.join_tokens().cloned().map(Write::JoinToken);
-        let tokens = tokens.chain(join_tokens);
+        let secrets = core.secrets().cloned().map(Write::Secret);
+        let tokens = tokens.chain(join_tokens).chain(secrets);
         for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
             inner.take(&write);
         }
@@ -243,6 +254,14 @@ impl Board {
     pub fn tokens(&self) -> (Vec<ApiTokenRecord>, Vec<JoinTokenRecord>) {
         let inner = self.read();
         (inner.tokens.values().cloned().collect(), inner.join_tokens.values().cloned().collect())
+    }
+
+    /// The secrets of a project by name, sealed.
+    pub fn secrets(&self, project: &str) -> Vec<Arc<SecretRecord>> {
+        let inner = self.read();
+        let from = inner.secrets.range((project.to_owned(), String::new())..);
+        let of_project = from.take_while(|((other, _), _)| other == project);
+        of_project.map(|(_, secret)| secret.clone()).collect()
     }
 
     /// Counts up at every change.

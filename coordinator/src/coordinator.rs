@@ -25,6 +25,7 @@ use crate::ingest::telemetry::Telemetry;
 use crate::outbox::Outbox;
 use crate::packages::Packages;
 use crate::request::PathRules;
+use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::store::{Store, StoreError};
 
@@ -53,7 +54,8 @@ impl Coordinator {
         let life = Duration::from_secs(config.agent_certificate_lifetime_s);
         let ca = Ca::open(&ca_directory, life)?;
         let (era, cluster) = (store.meta.era, store.meta.cluster.clone());
-        let outbox = Outbox::default();
+        let sealer = Sealer::open(&config.state_dir.join("secrets.key"), &store.secrets()?)?;
+        let outbox = Outbox::new(sealer.clone());
         let audit = store.audit_log();
         let driver = driver::start(store, outbox.clone())?;
         let admin_token = config.state_dir.join("admin.token");
@@ -94,6 +96,7 @@ impl Coordinator {
                 shared_root: config.shared_root.clone(),
                 extra_roots: config.extra_roots.clone(),
             },
+            sealer,
             ca_pin: pin,
             version: env!("CARGO_PKG_VERSION"),
             cluster,

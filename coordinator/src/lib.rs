@@ -15,6 +15,7 @@ pub mod ingest;
 pub mod outbox;
 pub mod packages;
 pub mod request;
+pub mod secrets;
 pub mod server;
 pub mod session;
 pub mod store;

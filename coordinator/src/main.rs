@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use gangline_coordinator::config::{Config, ConfigErrors};
 use gangline_coordinator::coordinator::Coordinator;
+use gangline_coordinator::secrets::SecretError;
 use gangline_coordinator::store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -16,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const EXIT_CONFIG: u8 = 5;
 /// The store failed while running: start me again.
 const EXIT_STORE_FAILED: u8 = 74;
-/// The store was refused at open: do not start me again.
+/// The store, or the key of its secrets, was refused at open: do not start me again.
 const EXIT_STORE_REFUSED: u8 = 78;
 
 #[derive(Parser)]
@@ -69,6 +70,9 @@ fn main() -> ExitCode {
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     if error.downcast_ref::<ConfigErrors>().is_some() {
         return ExitCode::from(EXIT_CONFIG);
+    }
+    if error.downcast_ref::<SecretError>().is_some() {
+        return ExitCode::from(EXIT_STORE_REFUSED);
     }
     match error.downcast_ref::<StoreError>() {
         Some(StoreError::Failed { .. }) => ExitCode::from(EXIT_STORE_FAILED),

@@ -1,8 +1,10 @@
-//! The way from the driver to sessions: the newest desired state per session, and closes.
+//! The way from the driver to sessions: the newest desired state per session, and closes. Secrets are
+//! opened here, for the nodes that run their jobs, and nowhere else.
 //!
 //! A desired state replaces the one before it, so a slow agent never builds a queue here.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gangline_common::ids::{Epoch, GangId, NodeId};
@@ -16,6 +18,8 @@ use tokio::sync::watch;
 use crate::core::effect::{Close, CloseReason, Desired, Push};
 use crate::core::gang::Gang;
 use crate::core::job::{self, Attempt, Job, JobRequest};
+use crate::core::secrets::SecretRecord;
+use crate::secrets::{Sealer, SecretError};
 
 /// What a session is told; a newer value replaces an older one that was not yet sent.
 #[derive(Debug, Clone, Default)]
@@ -24,19 +28,29 @@ pub struct Orders {
     pub close: Option<CloseReason>,
 }
 
-/// A whole desired state, ready for the wire.
-#[derive(Debug)]
+/// A whole desired state, ready for the wire. It holds the environments of jobs.
 pub struct DesiredState {
     pub header: DesiredHeader,
     pub gangs: Vec<DesiredGang>,
 }
 
-#[derive(Clone, Default)]
+impl fmt::Debug for DesiredState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DesiredState").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
 pub struct Outbox {
     sessions: Arc<Mutex<HashMap<u64, watch::Sender<Orders>>>>,
+    sealer: Sealer,
 }
 
 impl Outbox {
+    pub fn new(sealer: Sealer) -> Self {
+        Outbox { sessions: Arc::default(), sealer }
+    }
+
     /// Opens the way to a session; before its Connected event, so that no push is missed.
     pub fn open(&self, session: u64) -> watch::Receiver<Orders> {
         let (sender, receiver) = watch::channel(Orders::default());
@@ -49,10 +63,16 @@ impl Outbox {
     }
 
     pub fn push(&self, push: Push) {
-        let desired = Arc::new(DesiredState {
-            header: DesiredHeader { generation: push.generation, count: push.gangs.len() as u32 },
-            gangs: push.gangs.iter().map(|desired| desired_gang(desired, &push.node)).collect(),
-        });
+        let ready = |desired: &Desired| {
+            let gang = desired_gang(desired, &push.node, &self.sealer);
+            // Every secret was opened once at the start or sealed with the same key since. What
+            // still does not open is left out: it never starts, and its start times out.
+            gang.inspect_err(|error| tracing::error!(%error, node = %push.node, "a job cannot run"))
+                .ok()
+        };
+        let gangs: Vec<DesiredGang> = push.gangs.iter().filter_map(ready).collect();
+        let header = DesiredHeader { generation: push.generation, count: gangs.len() as u32 };
+        let desired = Arc::new(DesiredState { header, gangs });
         if let Some(session) = self.lock().get(&push.session) {
             session.send_modify(|orders| orders.desired = Some(desired));
         }
@@ -70,20 +90,39 @@ impl Outbox {
     }
 }
 
-fn desired_gang(desired: &Desired, node: &NodeId) -> DesiredGang {
-    match desired {
-        Desired::Run { job, gang } => DesiredGang {
-            gang: gang.id.clone(),
-            epoch: gang.epoch,
-            order: Order::Run(Box::new(assignment(job, gang, node))),
-        },
+fn desired_gang(
+    desired: &Desired,
+    node: &NodeId,
+    sealer: &Sealer,
+) -> Result<DesiredGang, SecretError> {
+    Ok(match desired {
+        Desired::Run { job, gang, secrets } => {
+            let mut assignment = assignment(job, gang, node);
+            assignment.env.extend(revealed(secrets, sealer)?);
+            DesiredGang {
+                gang: gang.id.clone(),
+                epoch: gang.epoch,
+                order: Order::Run(Box::new(assignment)),
+            }
+        }
         Desired::Stop { gang, epoch } => {
             DesiredGang { gang: gang.clone(), epoch: *epoch, order: Order::Stop }
         }
-    }
+    })
 }
 
-/// One node's part of a gang. The same job, gang and node give the same bytes every time.
+/// Secrets as variables. They come last, so that no tracker's default stands in their place.
+fn revealed(
+    secrets: &[Arc<SecretRecord>],
+    sealer: &Sealer,
+) -> Result<Vec<(String, String)>, SecretError> {
+    let variable =
+        |secret: &Arc<SecretRecord>| Ok((secret.name.clone(), sealer.reveal(secret)?.reveal()));
+    secrets.iter().map(variable).collect()
+}
+
+/// One node's part of a gang, without its secrets. The same job, gang and node give the same bytes
+/// every time.
 fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
     use gangline_common::ids::MemberId;
     let request = &job.request;

@@ -157,6 +157,7 @@ pub fn job_request(
         launcher,
         argv: spec.entrypoint.arguments().iter().map(pieces).collect(),
         env: environment(spec, owner, paths.job_directory.as_deref()),
+        secrets: spec.secrets.clone(),
         workdir: spec.workdir.clone().or_else(|| code_path(spec).map(str::to_owned)),
         job_directory: paths.job_directory,
         checkpoint_directory: paths.checkpoint_directory,

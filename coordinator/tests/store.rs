@@ -18,6 +18,7 @@ use tempfile::TempDir;
 type Table = TableDefinition<'static, &'static str, &'static [u8]>;
 const META: Table = TableDefinition::new("meta");
 const JOBS: Table = TableDefinition::new("jobs");
+const SECRETS: Table = TableDefinition::new("secrets");
 const AUDIT: Table = TableDefinition::new("audit");
 
 /// The header of redb's format: magic number, flags, page geometry, two commit slots.
@@ -258,6 +259,25 @@ fn put(path: &Path, table: Table, key: &str, value: &[u8]) {
     let write = database.begin_write().unwrap();
     write.open_table(table).unwrap().insert(key, value).unwrap();
     write.commit().unwrap();
+}
+
+/// Made before there were secrets: there are none, and then there is one.
+#[test]
+fn a_store_without_a_table_of_secrets_is_read() {
+    let place = Place::with(&sample().clean);
+    {
+        let database = Database::open(&place.path).unwrap();
+        let change = database.begin_write().unwrap();
+        assert!(change.delete_table(SECRETS).unwrap());
+        change.commit().unwrap();
+    }
+    let mut store = place.open().unwrap();
+    assert!(store.secrets().unwrap().is_empty());
+    let rows = store.load().unwrap().len();
+    let secret = Arc::new(values::secret());
+    store.commit(&[Write::Secret(secret.clone())]).unwrap();
+    assert_eq!(store.secrets().unwrap(), [secret]);
+    assert_eq!(store.load().unwrap().len(), rows + 1);
 }
 
 #[test]

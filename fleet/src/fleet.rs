@@ -42,6 +42,8 @@ pub struct FleetOptions {
     pub shared_root: Option<PathBuf>,
     /// Lines of the coordinator's configuration file.
     pub coordinator_config: String,
+    /// `GANGLINE_LOG` of every program; this process's own when absent.
+    pub log: Option<String>,
 }
 
 struct Agent {
@@ -138,6 +140,9 @@ impl Fleet {
             .arg("--shared-root")
             .arg(self.shared_root())
             .env(FLEET_VARIABLE, self.directory.path());
+        if let Some(level) = &self.options.log {
+            command.env("GANGLINE_LOG", level);
+        }
         command
     }
 
@@ -257,6 +262,9 @@ impl Fleet {
             .args(&options.extra)
             .env("GANGLINE_NVML_SIM", self.gpu_file(name))
             .env(FLEET_VARIABLE, self.directory.path());
+        if let Some(level) = &self.options.log {
+            command.env("GANGLINE_LOG", level);
+        }
         if options.gpus > 0 {
             command.arg("--nvml-library").arg(&self.binaries.nvml_sim);
         }

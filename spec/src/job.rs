@@ -60,7 +60,7 @@ pub struct JobSpec {
     pub code: Option<CodeSpec>,
     /// The reward function of an RL job.
     pub reward: Option<Reward>,
-    /// Names of the coordinator's secrets that the entrypoint gets as environment.
+    /// Names of secrets of the project that the entrypoint gets as environment.
     pub secrets: Vec<String>,
 }
 

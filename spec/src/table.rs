@@ -100,11 +100,10 @@ pub(crate) static TOP: Section = Section {
         built("code", Shape::Section(&CODE), "The code that the job runs."),
         instead("files", "put the files on a shared path"),
         later("mounts_required"),
-        waits(
+        built(
             "secrets",
             Shape::List(&Shape::Text),
-            "Names of secrets of the coordinator that the job gets as environment.",
-            Some("read the secret from a file in the script"),
+            "Names of secrets of the project that the job gets as environment.",
         ),
         instead("setup", "put these lines at the start of `run`"),
         later("preflight"),

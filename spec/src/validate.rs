@@ -156,6 +156,10 @@ fn check_secrets(spec: &JobSpec, out: &mut Problems) {
         let pointer = join("/secrets", &index.to_string());
         check_form(&pointer, name, is_env_name(name), ENV_NAME_FORM, out);
         check_reserved(&pointer, name, out);
+        if spec.secrets.iter().take(index).any(|other| other == name) {
+            let message = format!("{} is named twice", quoted(name));
+            out.value(Code::CONFLICT, &pointer, message, Some("keep one".to_owned()));
+        }
         if spec.env.contains_key(name) {
             let message = format!("{} is in `env` and in `secrets`", quoted(name));
             out.value(Code::CONFLICT, &pointer, message, Some("keep one".to_owned()));

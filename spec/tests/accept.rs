@@ -263,3 +263,23 @@ fn a_spec_of_the_largest_size_is_read() {
     let errors = parse(&format!("{source}x")).unwrap_err();
     assert_eq!(errors.errors[0].code, "E0106");
 }
+
+#[test]
+fn secrets_are_names_of_variables() {
+    let spec = parse("run: x\nsecrets: [HF_TOKEN, WANDB_API_KEY]").unwrap();
+    assert_eq!(spec.secrets, ["HF_TOKEN", "WANDB_API_KEY"]);
+    let json = spec.canonical_json();
+    assert!(json.contains(r#""secrets":["HF_TOKEN","WANDB_API_KEY"]"#), "{json}");
+    assert_eq!(parse_resolved(&json), Ok(spec));
+    for (source, code, pointer) in [
+        ("run: x\nsecrets: WANDB", "E0103", "/secrets"),
+        ("run: x\nsecrets: [A-B]", "E0103", "/secrets/0"),
+        ("run: x\nsecrets: [GANGLINE_X]", "E0103", "/secrets/0"),
+        ("run: x\nsecrets: [A, B, A]", "E0107", "/secrets/2"),
+        ("run: x\nsecrets: [A]\nenv: {A: b}", "E0107", "/secrets/0"),
+    ] {
+        let errors = parse(source).unwrap_err().errors;
+        assert_eq!(errors.len(), 1, "{source}: {errors:?}");
+        assert_eq!((errors[0].code, errors[0].pointer.as_str()), (code, pointer), "{source}");
+    }
+}

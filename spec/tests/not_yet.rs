@@ -26,7 +26,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("code.git", "code: {git: auto, path: /a}", "/code/git"),
     ("files", "files: [{src: ~/t, dest: /run/t, mode: '0600'}]", "/files"),
     ("mounts_required", "mounts_required: [/data, /ckpt]", "/mounts_required"),
-    ("secrets", "secrets: [WANDB_API_KEY]", "/secrets"),
     ("setup", "setup: uv pip install -e .", "/setup"),
     ("preflight", "preflight: [nccl, disk]", "/preflight"),
     ("retry", "retry: {max: 3, on_events: [node_lost], exclude_failed_nodes: true}", "/retry"),
@@ -128,7 +127,6 @@ fn only_these_fields_wait_for_the_coordinator() {
         [
             "queue",
             "timeout",
-            "secrets",
             "reward",
             "idle_stop",
             "code.snapshot",

@@ -25,7 +25,6 @@ fn every_waiting_field_arrives_and_reads_back() {
 run: x
 timeout: 1-02:00:00
 queue: {priority: high}
-secrets: [HF_TOKEN, WANDB_API_KEY]
 code: {snapshot: ., include: [configs/**], max_size: 64MiB, git: off}
 reward: {path: rewards/math.py, symbol: score}
 resources: {gpu: [H100, H200], exclude_nodes: [gpu-0231]}
@@ -33,7 +32,6 @@ resources: {gpu: [H100, H200], exclude_nodes: [gpu-0231]}
     let spec = read(source);
     assert_eq!(spec.timeout, Some(Duration::from_secs(26 * 3600)));
     assert_eq!(spec.priority, Priority(75));
-    assert_eq!(spec.secrets, ["HF_TOKEN", "WANDB_API_KEY"]);
     assert_eq!(
         spec.code,
         Some(CodeSpec {
@@ -52,7 +50,7 @@ resources: {gpu: [H100, H200], exclude_nodes: [gpu-0231]}
     // The same text is refused as long as nobody acts on it, each field at its place.
     let refused = parse(source).unwrap_err();
     assert!(refused.errors.iter().all(|error| error.code == Code::NOT_YET), "{refused}");
-    assert_eq!(refused.errors.len(), 8);
+    assert_eq!(refused.errors.len(), 7);
 }
 
 #[test]
@@ -107,10 +105,6 @@ fn wrong_values_are_refused_at_their_place() {
         ("run: x\nqueue: {priority: 101}", "E0103", "/queue/priority"),
         ("run: x\nqueue: {priority: -1}", "E0103", "/queue/priority"),
         ("run: x\nqueue: {priority: 1.5}", "E0103", "/queue/priority"),
-        ("run: x\nsecrets: WANDB", "E0103", "/secrets"),
-        ("run: x\nsecrets: [A-B]", "E0103", "/secrets/0"),
-        ("run: x\nsecrets: [GANGLINE_X]", "E0103", "/secrets/0"),
-        ("run: x\nsecrets: [A]\nenv: {A: b}", "E0107", "/secrets/0"),
         ("run: x\ncode: .", "E0103", "/code"),
         ("run: x\ncode: {}", "E0104", "/code"),
         ("run: x\ncode: {snapshot: ., path: /a}", "E0107", "/code/path"),

@@ -122,7 +122,7 @@ pub(super) async fn delete_token(
     screen: &Screen,
 ) -> Result<u8, CliError> {
     check_selector("name of a token", name)?;
-    client.delete(&["tokens", name]).await?;
+    client.delete(&["tokens", name], &[]).await?;
     screen.hint(&format!("{} is deleted", clean(name)));
     Ok(exit::OK)
 }

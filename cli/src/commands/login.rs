@@ -1,13 +1,13 @@
 //! `login` and `logout`: which coordinator, which CA, which token; kept for the next commands.
 
 use std::fs::{DirBuilder, OpenOptions};
-use std::io::{IsTerminal, Read, Write};
+use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use toml_edit::{DocumentMut, Item, Table, value};
 
-use super::{access, confirm};
+use super::{access, confirm, hidden};
 use crate::args::{Globals, Login, Logout};
 use crate::client::Client;
 use crate::config::{self, Options, Settings};
@@ -16,7 +16,7 @@ use crate::output::Screen;
 use crate::trust::{self, Authority};
 
 /// Longest token that is read, in bytes.
-const MAX_TOKEN_BYTES: u64 = 4096;
+const MAX_TOKEN_BYTES: usize = 4096;
 
 /// Ask the coordinator whose the token is, and keep address, CA and token under a name.
 pub(super) async fn login(
@@ -125,51 +125,14 @@ fn trust_it(found: &Authority, login: &Login, address: &str) -> Result<(), CliEr
 
 /// The token, from a terminal without showing it, or from what is piped in.
 fn read_token(screen: &Screen) -> Result<String, CliError> {
-    let mut text = String::new();
-    let stdin = std::io::stdin();
-    let read = if stdin.is_terminal() {
-        screen.hint("paste your token (it is not shown) and press Enter:");
-        let _silent = Silent::begin();
-        stdin.read_line(&mut text).map(drop)
-    } else {
-        stdin.take(MAX_TOKEN_BYTES).read_to_string(&mut text).map(drop)
-    };
-    read.map_err(|error| CliError::io("cannot read the token", &error))?;
+    let what = hidden::Wanted { thing: "token", most: MAX_TOKEN_BYTES, code: code::TOKEN };
+    let text = hidden::read(&what, screen)?;
     let token = text.trim();
     if token.is_empty() {
         return Err(CliError::new(exit::INVALID, code::TOKEN, "there is no token")
             .hint("give it with --token-file FILE, or on stdin"));
     }
     Ok(token.to_owned())
-}
-
-/// A terminal that shows nothing of what is typed, until this is dropped.
-struct Silent(Option<rustix::termios::Termios>);
-
-impl Silent {
-    fn begin() -> Self {
-        use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
-        let Ok(before) = tcgetattr(std::io::stdin()) else { return Silent(None) };
-        let mut silent = before.clone();
-        silent.local_modes.remove(LocalModes::ECHO);
-        match tcsetattr(std::io::stdin(), OptionalActions::Now, &silent) {
-            Ok(()) => Silent(Some(before)),
-            Err(_) => Silent(None),
-        }
-    }
-}
-
-impl Drop for Silent {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            // Nothing can be done about a terminal that has gone.
-            let _ = rustix::termios::tcsetattr(
-                std::io::stdin(),
-                rustix::termios::OptionalActions::Now,
-                before,
-            );
-        }
-    }
 }
 
 fn check_context(name: &str) -> Result<(), CliError> {

@@ -5,11 +5,13 @@ mod attached;
 mod audit;
 mod card;
 mod diff;
+mod hidden;
 mod local;
 mod login;
 mod logs;
 mod node;
 mod ps;
+mod secret;
 mod show;
 mod stop;
 mod submit;
@@ -22,8 +24,8 @@ use std::io::Read;
 use serde_json::Value;
 
 use crate::args::{
-    Args, AuditCommand, Command, Globals, NodeCommand, Output, SchemaCommand, TemplateCommand,
-    TokenCommand,
+    Args, AuditCommand, Command, Globals, NodeCommand, Output, SchemaCommand, SecretCommand,
+    TemplateCommand, TokenCommand,
 };
 use crate::client::Client;
 use crate::config::{self, Options};
@@ -86,6 +88,15 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Audit(args) => match args.command {
             None => audit::list(&client()?, args.count, screen).await,
             Some(AuditCommand::Verify) => audit::verify(&client()?, screen).await,
+        },
+        Command::Secret(args) => match args.command {
+            SecretCommand::Set { name, from_file, project } => {
+                secret::set(&client()?, &name, from_file.as_deref(), project, screen).await
+            }
+            SecretCommand::Ls { project } => secret::list(&client()?, project, screen).await,
+            SecretCommand::Rm { name, project } => {
+                secret::delete(&client()?, &name, project, screen).await
+            }
         },
         Command::Token(args) => match args.command {
             TokenCommand::Create { user, project, role, ttl, name } => {

@@ -1,9 +1,12 @@
-//! `token` and `audit`: who may come in, and who did what.
+//! `token`, `secret` and `audit`: who may come in, what jobs are given, and who did what.
 
 use serde_json::json;
 
 use crate::answers::unexpected;
-use crate::server::{Play, Server, json as answer, run};
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::server::{Play, Server, command, finish, json as answer, run};
 
 fn tokens() -> Server {
     Server::start(|asked, _| match asked.line().as_str() {
@@ -116,4 +119,66 @@ fn a_broken_log_is_an_error() {
     assert_eq!(ended.code, 1);
     assert!(ended.stderr.contains("entry 8: it does not follow"), "{}", ended.stderr);
     assert_eq!(run(&audit(false), &["audit", "verify", "--json"]).code, 1);
+}
+
+fn secrets() -> Server {
+    Server::start(|asked, _| match asked.line().as_str() {
+        "GET /api/v1/secrets" => answer(
+            200,
+            &json!({"project": "rlhf", "secrets": [
+                {"name": "HF_TOKEN", "set_by": "alice\u{1b}[2J", "set": "2099-01-02T03:04:05Z"},
+            ]}),
+        ),
+        "PUT /api/v1/secrets/HF_TOKEN" | "DELETE /api/v1/secrets/HF_TOKEN" => {
+            Play::Answer { status: 204, headers: Vec::new(), body: Vec::new() }
+        }
+        "DELETE /api/v1/secrets/USED" => crate::server::problem(409, "E0344", "A job needs it"),
+        _ => unexpected(),
+    })
+}
+
+#[test]
+fn a_secret_is_set_from_a_file_or_stdin_and_never_printed() {
+    let server = secrets();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("value");
+    std::fs::write(&file, "canary 17\n").unwrap();
+    let file = file.to_str().unwrap();
+    let words = ["secret", "set", "HF_TOKEN", "--from-file", file, "--project", "rlhf"];
+    let from_file = run(&server, &words);
+    let address = format!("http://{}", server.address);
+    let mut child =
+        command(&address, &["secret", "set", "HF_TOKEN"]).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"canary\nof two lines").unwrap();
+    let from_stdin = finish(child);
+    for ended in [&from_file, &from_stdin] {
+        assert_eq!((ended.code, ended.stdout.as_str()), (0, ""), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("canary"), "{}", ended.stderr);
+    }
+    let asked = server.asked();
+    assert_eq!((asked[0].body.as_str(), asked[0].query["project"].as_str()), ("canary 17", "rlhf"));
+    assert_eq!((asked[1].body.as_str(), asked[1].query.len()), ("canary\nof two lines", 0));
+
+    std::fs::write(file, "x".repeat(64 * 1024 + 3)).unwrap();
+    assert_eq!(run(&server, &words).code, 5);
+    std::fs::write(file, "\n").unwrap();
+    assert_eq!(run(&server, &words).code, 5);
+    assert_eq!(run(&server, &["secret", "set", "../x", "--from-file", file]).code, 2);
+    assert_eq!(server.asked().len(), 2, "nothing is sent that cannot be");
+}
+
+#[test]
+fn secrets_are_listed_and_deleted_by_name() {
+    let server = secrets();
+    assert_eq!(
+        run(&server, &["secret", "ls"]).stdout,
+        "NAME      SET BY  SET\n\
+         HF_TOKEN  alice   2099-01-02 03:04:05 +00:00\n"
+    );
+    assert_eq!(run(&server, &["secret", "ls", "-o", "name"]).stdout, "HF_TOKEN\n");
+    let ended = run(&server, &["secret", "rm", "HF_TOKEN"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, "HF_TOKEN is deleted\n"));
+    let ended = run(&server, &["secret", "rm", "USED"]);
+    assert_eq!(ended.code, 7);
+    assert!(ended.stderr.contains("E0344"), "{}", ended.stderr);
 }

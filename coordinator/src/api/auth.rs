@@ -35,6 +35,8 @@ pub enum Action {
     ReadNodes,
     RevokeNode,
     ManageTokens,
+    /// Set, delete and list, never read.
+    ManageSecrets,
     ReadAudit,
 }
 
@@ -45,7 +47,7 @@ pub enum Object<'a> {
     Any,
     /// The fleet as a whole, or one node of it.
     Fleet,
-    /// A project that a job is to belong to.
+    /// A project that a job or a secret is to belong to.
     Project(&'a str),
     Job(&'a Job),
 }
@@ -72,7 +74,7 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     // What a role may do to anything at all.
     let able = match action {
         WhoAmI | ReadJobs | ReadNodes | ReadPackages => true,
-        SubmitJob | StopJob | DeleteJob | WritePackage => role >= Role::Member,
+        SubmitJob | StopJob | DeleteJob | WritePackage | ManageSecrets => role >= Role::Member,
         ReadAudit => role >= Role::Operator,
         RevokeNode | ManageTokens => false,
     };
@@ -90,6 +92,15 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
 pub(super) fn sees(principal: &Principal, job: &Job) -> bool {
     authorize(principal, Action::ReadJobs, &Object::Job(job)).is_ok()
 }
+
+/// Whether a caller may see the values of a job's variables (A46): its submitter, or an
+/// administrator.
+pub(super) fn sees_values(principal: &Principal, job: &Job) -> bool {
+    job.user == principal.user || principal.role == Role::Admin
+}
+
+/// Stands for a value that is none of the caller's business.
+pub(super) const HIDDEN: &str = "***";
 
 impl From<Denied> for ApiError {
     fn from(denied: Denied) -> Self {

@@ -58,6 +58,8 @@ kinds! {
     NOT_ENDED = "E0340", CONFLICT, "The job has not ended";
     NOT_BUILT = "E0341", BAD_REQUEST, "Not available yet";
     STORE_FULL = "E0342", INSUFFICIENT_STORAGE, "No room for more";
+    NO_SUCH_SECRET = "E0343", NOT_FOUND, "No such secret";
+    SECRET_IN_USE = "E0344", CONFLICT, "A job needs the secret";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

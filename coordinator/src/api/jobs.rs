@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
     ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, CHECKPOINT_IN_USE, FULL, KEY_REUSED,
-    NOT_ENDED, Problem, no_such_job, quoted,
+    NO_SUCH_SECRET, NOT_ENDED, Problem, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, read_json};
@@ -77,7 +77,24 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
                 .hint("delete it when the node is back and has reported that nothing is left")
         }
         Rejected::NoSuchJob => no_such_job(),
+        Rejected::NoSuchSecret => {
+            ApiError::new(NO_SUCH_SECRET, "the project has no secret of this name")
+                .hint("`gangline secret ls` lists them")
+        }
+        Rejected::SecretInUse { job } => {
+            ApiError::new(SECRET_IN_USE, format!("job `{job}` has not ended and names it"))
+                .hint("delete it when the job has ended; setting another value is possible now")
+        }
+        Rejected::TooManySecrets { limit } => {
+            ApiError::new(STORE_FULL, format!("the project has {limit} secrets already"))
+                .hint("delete those that nobody needs")
+        }
+        Rejected::SecretsTooLarge { limit } => {
+            let detail = format!("the secrets of one job are over {limit} bytes together");
+            ApiError::new(TOO_LARGE, detail).hint("put large ones into a file on a shared path")
+        }
         other @ (Rejected::JobExists { .. }
+        | Rejected::UnknownSecrets { .. }
         | Rejected::NoSuchNode
         | Rejected::NoSuchToken
         | Rejected::LastAdmin
@@ -231,7 +248,7 @@ pub(super) async fn get_job(
 ) -> Result<Json<JobView>, ApiError> {
     let board = &shared.api.board;
     let snapshot = find_job(board, &principal, Action::ReadJobs, &id)?;
-    let view = JobView::detailed(&snapshot, &Names::of(board));
+    let view = JobView::detailed(&snapshot, &Names::of(board), &principal);
     view.map(Json).map_err(|error| ApiError::internal("reading a stored spec", &error))
 }
 

@@ -14,6 +14,7 @@ mod logs;
 mod nodes;
 mod ray;
 mod schema;
+mod secrets;
 mod streams;
 mod submit;
 mod tokens;
@@ -51,6 +52,7 @@ use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::packages::Packages;
 use crate::request::PathRules;
+use crate::secrets::Sealer;
 use crate::store::AuditLog;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
 use dialect::{Dialect, PREFIXES};
@@ -66,6 +68,8 @@ pub struct ApiState {
     pub logs: Logs,
     pub packages: Packages,
     pub paths: PathRules,
+    /// Seals the values of secrets.
+    pub sealer: Sealer,
     /// Pin of the CA's key, for join tokens.
     pub ca_pin: KeyPin,
     pub version: &'static str,
@@ -126,6 +130,8 @@ fn table() -> Vec<Route> {
         needs(RevokeNode, routes!(nodes::revoke_node)),
         needs(ManageTokens, routes!(tokens::create_token, tokens::list_tokens)),
         needs(ManageTokens, routes!(tokens::delete_token)),
+        needs(ManageSecrets, routes!(secrets::list_secrets)),
+        needs(ManageSecrets, routes!(secrets::set_secret, secrets::delete_secret)),
         needs(ReadAudit, routes!(audit::list_audit)),
         needs(ReadAudit, routes!(audit::verify_audit)),
     ];
@@ -156,6 +162,7 @@ pub fn route_list() -> Vec<RouteFacts> {
                     let methods = [
                         (item.get, Method::GET),
                         (item.post, Method::POST),
+                        (item.put, Method::PUT),
                         (item.delete, Method::DELETE),
                     ];
                     let used = methods.into_iter().filter(|(operation, _)| operation.is_some());

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use gangline_common::ids::{GangId, JobId, short_suffix};
 use gangline_common::random;
-use gangline_spec::{Code, JobSpec, MAX_SPEC_BYTES, SpecError};
+use gangline_spec::{Code, JobSpec, MAX_SPEC_BYTES, SpecError, SpecErrors};
 use ring::digest;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -118,6 +118,7 @@ pub(super) async fn submit(
         errors.locate(&source);
         ApiError::spec(errors)
     })?;
+    let (names, submitted_to) = (spec.secrets.clone(), project.clone());
     let owner = Owner { job: &job, project: &project };
     let request = Arc::new(job_request(&spec, owner, paths, command));
     let canonical = request.spec_json.clone();
@@ -139,8 +140,25 @@ pub(super) async fn submit(
         Ok(Answer::Submitted { job }) => Ok(Submitted::Made { job, gang }),
         Ok(other) => Err(unexpected(&other)),
         Err(Rejected::JobExists { job }) => Ok(Submitted::Exists { job, canonical }),
+        Err(Rejected::UnknownSecrets { missing }) => {
+            Err(unknown_secrets(&missing, &names, &submitted_to, &source))
+        }
         Err(rejected) => Err(refused(shared, principal, rejected)),
     }
+}
+
+/// The secrets of the spec that the project does not have, each at its place in the text.
+fn unknown_secrets(missing: &[usize], names: &[String], project: &str, source: &str) -> ApiError {
+    let error = |index: &usize| {
+        let name = quoted(names.get(*index).map_or("", String::as_str));
+        let message = format!("the project `{project}` has no secret {name}");
+        let hint = "`gangline secret set NAME` keeps one, `gangline secret ls` lists them";
+        SpecError::new(Code::BAD_VALUE, format!("/secrets/{index}"), message, Some(hint.to_owned()))
+    };
+    let errors = missing.iter().map(error).collect();
+    let mut errors = SpecErrors { errors, omitted: 0 };
+    errors.locate(source);
+    ApiError::spec(errors)
 }
 
 /// The answer for a job that this request, or the same one before it, made.

@@ -287,7 +287,7 @@ async fn commit(shared: &Shared, event: impl FnOnce(u64) -> Event) -> Result<(),
 }
 
 /// Names of people and things: what is safe in a path, a list and a terminal.
-fn check_word(what: &str, text: &str) -> Result<(), ApiError> {
+pub(super) fn check_word(what: &str, text: &str) -> Result<(), ApiError> {
     let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
     if first && text.len() <= 63 && text.bytes().all(plain) {

@@ -10,7 +10,9 @@ use gangline_common::time::{Timestamp, wall_text};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::auth::{HIDDEN, sees_values};
 use crate::board::{Board, JobSnapshot};
+use crate::core::credential::Principal;
 use crate::core::gang::{End, EndHow, Gang, Member, Phase};
 use crate::core::job::{
     Attempt, Job, JobState, Launcher, Outcome, RayDriver, RayFacts, Transition,
@@ -81,9 +83,11 @@ pub struct JobView {
 /// What a job's own page adds.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct JobDetail {
-    /// The submitted spec, with its defaults.
+    /// The submitted spec, with its defaults. To all but the submitter and administrators the
+    /// values of `env` are `***`.
     #[schema(value_type = Object, required = false)]
     pub spec: serde_json::Value,
+    /// `***` where it holds a value that the caller must not see.
     #[schema(required = false)]
     pub submit_command: String,
     #[schema(required = false)]
@@ -223,17 +227,23 @@ impl JobView {
         }
     }
 
-    /// The job's own page.
+    /// The job's own page, as `reader` may see it.
     pub(super) fn detailed(
         snapshot: &JobSnapshot,
         names: &Names,
+        reader: &Principal,
     ) -> Result<Self, serde_json::Error> {
         let job = &snapshot.job;
         let gang = snapshot.gang.as_deref();
         let members = newest_gang(snapshot).map(|gang| &gang.members);
+        let mut spec = serde_json::from_str(&job.request.spec_json)?;
+        let mut submit_command = job.request.submit_command.clone();
+        if !sees_values(reader, job) {
+            hide_values(&mut spec, &mut submit_command);
+        }
         let detail = JobDetail {
-            spec: serde_json::from_str(&job.request.spec_json)?,
-            submit_command: job.request.submit_command.clone(),
+            spec,
+            submit_command,
             attempt_list: snapshot
                 .attempts
                 .iter()
@@ -247,6 +257,18 @@ impl JobView {
             history: history(&job.history),
         };
         Ok(JobView { detail: Some(detail), ..JobView::of(snapshot, names) })
+    }
+}
+
+/// Takes the values of variables out of what is shown (A46). The command may set some as well
+/// (`--env NAME=VALUE`), in more spellings than can be told apart: then all of it goes.
+fn hide_values(spec: &mut serde_json::Value, submit_command: &mut String) {
+    let variables = spec.get_mut("env").and_then(serde_json::Value::as_object_mut);
+    for (name, value) in variables.into_iter().flatten() {
+        if submit_command.contains(&format!("{name}=")) {
+            *submit_command = HIDDEN.to_owned();
+        }
+        *value = HIDDEN.into();
     }
 }
 

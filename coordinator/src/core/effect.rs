@@ -10,6 +10,7 @@ use super::event::RequestId;
 use super::gang::Gang;
 use super::job::{Attempt, Job};
 use super::node::Node;
+use super::secrets::SecretRecord;
 
 /// Output of one batch of events. The driver commits `writes`, then acts on the rest.
 #[derive(Debug, Default)]
@@ -31,10 +32,12 @@ pub enum Write {
     Node(Arc<Node>),
     JoinToken(JoinTokenRecord),
     ApiToken(ApiTokenRecord),
+    Secret(Arc<SecretRecord>),
     Idempotency(IdempotencyRecord),
     ForgetIdempotency { user: String, key: String },
     ForgetJoinToken { id: String },
     ForgetApiToken { name: String },
+    ForgetSecret { project: String, name: String },
     Audit(AuditEntry),
     // A job is forgotten as a whole, in one batch: attempts, gang, then the job itself.
     ForgetAttempt { job: JobId, number: u32 },
@@ -65,8 +68,16 @@ pub struct Push {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Desired {
-    Run { job: Arc<Job>, gang: Arc<Gang> },
-    Stop { gang: GangId, epoch: Epoch },
+    /// With the job's secrets, in the order of their names in the spec.
+    Run {
+        job: Arc<Job>,
+        gang: Arc<Gang>,
+        secrets: Vec<Arc<SecretRecord>>,
+    },
+    Stop {
+        gang: GangId,
+        epoch: Epoch,
+    },
 }
 
 /// End this connection.
@@ -127,6 +138,23 @@ pub enum Rejected {
     NoSuchJob,
     NoSuchNode,
     NoSuchToken,
+    NoSuchSecret,
+    /// A job that has not ended names the secret.
+    SecretInUse {
+        job: JobId,
+    },
+    /// The project has no secrets of these names, given by their place in the spec.
+    UnknownSecrets {
+        missing: Vec<usize>,
+    },
+    /// See `core::secrets::PROJECT_SECRET_LIMIT`.
+    TooManySecrets {
+        limit: usize,
+    },
+    /// See `core::secrets::JOB_SECRET_BYTES`.
+    SecretsTooLarge {
+        limit: usize,
+    },
     /// Without this token nobody could make another one.
     LastAdmin,
     AlreadyEnded {
@@ -159,10 +187,12 @@ impl Write {
             | Write::Gang(_)
             | Write::JoinToken(_)
             | Write::ApiToken(_)
+            | Write::Secret(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
             | Write::ForgetJoinToken { .. }
             | Write::ForgetApiToken { .. }
+            | Write::ForgetSecret { .. }
             | Write::Audit(_)
             | Write::ForgetAttempt { .. }
             | Write::ForgetGang { .. }

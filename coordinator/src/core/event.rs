@@ -8,6 +8,7 @@ use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
 use super::gang::Phase;
 use super::job::{JobRequest, RayFacts};
 use super::node::{Inventory, Session};
+use super::secrets::SecretRecord;
 
 /// Ties a reply to the caller that waits for it; chosen by the driver.
 pub type RequestId = u64;
@@ -47,6 +48,18 @@ pub enum Event {
     /// A token of the API by name, or a join token by id.
     DeleteToken {
         request: RequestId,
+        name: String,
+        actor: Principal,
+    },
+    /// Set or replace a secret of a project.
+    SetSecret {
+        request: RequestId,
+        record: SecretRecord,
+        actor: Principal,
+    },
+    DeleteSecret {
+        request: RequestId,
+        project: String,
         name: String,
         actor: Principal,
     },
@@ -106,6 +119,8 @@ impl Event {
             Event::CreateJoinToken { .. } => "create join token",
             Event::CreateApiToken { .. } => "create API token",
             Event::DeleteToken { .. } => "delete token",
+            Event::SetSecret { .. } => "set secret",
+            Event::DeleteSecret { .. } => "delete secret",
             Event::RevokeNode { .. } => "revoke node",
             Event::Join { .. } => "join",
             Event::Renewed { .. } => "renewed",

@@ -17,7 +17,17 @@ pub fn violations(core: &Core) -> Vec<String> {
     states_agree(core, &mut found);
     indexes_agree(core, &mut found);
     nothing_is_orphaned(core, &mut found);
+    secrets_are_there(core, &mut found);
     found
+}
+
+/// A job that has not ended can be started: its secrets have not gone.
+fn secrets_are_there(core: &Core, found: &mut Vec<String>) {
+    for job in core.live_jobs.iter().filter_map(|id| core.jobs.get(id)) {
+        if core.secrets_of(job).is_none() {
+            found.push(format!("{} has lost a secret", job.id));
+        }
+    }
 }
 
 /// I1 (the coordinator's half): no GPU is allocated twice.

@@ -27,6 +27,8 @@ pub struct JobRequest {
     pub launcher: Launcher,
     pub argv: Vec<Argument>,
     pub env: Vec<(String, String)>,
+    /// Names of the project's secrets that join `env` when the job starts.
+    pub secrets: Vec<String>,
     pub workdir: Option<String>,
     /// Absolute directory of the job below the shared root; absent without a shared root.
     pub job_directory: Option<String>,

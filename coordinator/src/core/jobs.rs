@@ -92,6 +92,7 @@ impl Core {
         if self.live_jobs.len() >= LIVE_JOB_LIMIT {
             return Err(Rejected::Full { limit: LIVE_JOB_LIMIT });
         }
+        self.check_secrets(&submission.principal.project, &submission.request.secrets)?;
         if let Some(directory) = &submission.request.checkpoint_directory {
             for id in &self.live_jobs {
                 let other = self.jobs.get(id).map(|job| &job.request.checkpoint_directory);

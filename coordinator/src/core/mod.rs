@@ -19,6 +19,7 @@ pub mod node;
 mod nodes;
 pub mod placement;
 mod schedule;
+pub mod secrets;
 mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +34,7 @@ use event::{Event, RequestId};
 use gang::{Gang, GangState};
 use job::{Attempt, Job, JobState};
 use node::{NetworkKey, Node};
+use secrets::SecretRecord;
 
 /// Jobs that are not yet terminal; one more is refused.
 pub const LIVE_JOB_LIMIT: usize = 20_000;
@@ -53,6 +55,8 @@ pub struct Core {
     pub(crate) nodes: BTreeMap<NodeId, Arc<Node>>,
     pub(crate) join_tokens: BTreeMap<String, JoinTokenRecord>,
     pub(crate) api_tokens: BTreeMap<String, ApiTokenRecord>,
+    /// By project and name.
+    pub(crate) secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
     // Not stored: derived, or learned again.
@@ -115,6 +119,12 @@ impl Core {
             Write::ApiToken(record) => {
                 self.api_tokens.insert(record.name.clone(), record);
             }
+            Write::Secret(record) => {
+                self.secrets.insert((record.project.clone(), record.name.clone()), record);
+            }
+            Write::ForgetSecret { project, name } => {
+                self.secrets.remove(&(project, name));
+            }
             Write::Idempotency(record) => {
                 self.idempotency.insert((record.user.clone(), record.key.clone()), record);
             }
@@ -166,6 +176,12 @@ impl Core {
             }
             Event::DeleteToken { request, name, actor } => {
                 self.on_delete_token(request, &name, &actor, now, out);
+            }
+            Event::SetSecret { request, record, actor } => {
+                self.on_set_secret(request, record, &actor, now, out);
+            }
+            Event::DeleteSecret { request, project, name, actor } => {
+                self.on_delete_secret(request, (project, name), &actor, now, out);
             }
             Event::RevokeNode { request, node, actor } => {
                 self.on_revoke(request, &node, &actor, now, out);
@@ -275,7 +291,8 @@ impl Core {
                 let job = self.jobs.get(&gang.job)?;
                 Some(match gang.state {
                     GangState::Starting | GangState::Ready => {
-                        Desired::Run { job: job.clone(), gang: gang.clone() }
+                        let secrets = self.secrets_of(job)?;
+                        Desired::Run { job: job.clone(), gang: gang.clone(), secrets }
                     }
                     GangState::Stopping | GangState::Stopped => {
                         Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }
@@ -317,6 +334,10 @@ impl Core {
 
     pub fn join_tokens(&self) -> impl Iterator<Item = &JoinTokenRecord> {
         self.join_tokens.values()
+    }
+
+    pub fn secrets(&self) -> impl Iterator<Item = &Arc<SecretRecord>> {
+        self.secrets.values()
     }
 
     pub fn api_tokens(&self) -> impl Iterator<Item = &ApiTokenRecord> {

@@ -20,11 +20,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gangline_common::ids::JobId;
-use redb::{Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{
+    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition,
+    TableError,
+};
 
 pub use self::audit::{AuditError, AuditHead, AuditLog, Chained};
 use self::trial::TrialBackend;
 use crate::core::effect::Write;
+use crate::core::secrets::SecretRecord;
 
 type Table = TableDefinition<'static, &'static str, &'static [u8]>;
 const META: Table = TableDefinition::new("meta");
@@ -34,11 +38,15 @@ const GANGS: Table = TableDefinition::new("gangs");
 const NODES: Table = TableDefinition::new("nodes");
 const JOIN_TOKENS: Table = TableDefinition::new("join_tokens");
 const API_TOKENS: Table = TableDefinition::new("api_tokens");
+/// Values are sealed: the key is not in the store.
+const SECRETS_NAME: &str = "secrets";
+const SECRETS: Table = TableDefinition::new(SECRETS_NAME);
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
 /// Never loaded: nothing is decided by it.
 const AUDIT: Table = TableDefinition::new("audit");
 /// In the order in which they are loaded.
-const ENTITIES: [Table; 7] = [JOIN_TOKENS, API_TOKENS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
+const ENTITIES: [Table; 8] =
+    [JOIN_TOKENS, API_TOKENS, SECRETS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
 
 /// Layout of the whole store; a file with another number is refused.
 pub const STORE_VERSION: u32 = 1;
@@ -150,6 +158,17 @@ impl Store {
         Ok(writes)
     }
 
+    /// The secrets alone, each checked.
+    pub fn secrets(&self) -> Result<Vec<Arc<SecretRecord>>, StoreError> {
+        let mut writes = Vec::new();
+        self.load_table(SECRETS, &mut writes)?;
+        let secret = |write| match write {
+            Write::Secret(record) => Some(record),
+            _ => None,
+        };
+        Ok(writes.into_iter().filter_map(secret).collect())
+    }
+
     /// Where the audit log stands.
     fn read_audit_head(&self) -> Result<AuditHead, StoreError> {
         let newest = self.audit_log().newest().map_err(|error| StoreError::Corrupt {
@@ -175,7 +194,11 @@ impl Store {
             reason,
         };
         let read = self.database.begin_read().map_err(|e| corrupt("", e.to_string()))?;
-        let table = read.open_table(definition).map_err(|e| corrupt("", e.to_string()))?;
+        let table = match read.open_table(definition) {
+            // Made before there were secrets; the first one makes the table.
+            Err(TableError::TableDoesNotExist(_)) if name == SECRETS_NAME => return Ok(()),
+            opened => opened.map_err(|e| corrupt("", e.to_string()))?,
+        };
         for row in table.iter().map_err(|e| corrupt("", e.to_string()))? {
             let (key, value) = row.map_err(|e| corrupt("", e.to_string()))?;
             let write = record::decode(name, value.value())
@@ -281,6 +304,10 @@ fn attempt_key(job: &JobId, number: u32) -> String {
     format!("{job}/{number:010}")
 }
 
+fn secret_key(project: &str, name: &str) -> String {
+    format!("{project}\0{name}")
+}
+
 fn apply(
     transaction: &redb::WriteTransaction,
     write: &Write,
@@ -305,6 +332,12 @@ fn apply(
         Write::ApiToken(token) => {
             (API_TOKENS, token.name.clone(), Some(record::encode_api_token(token)?))
         }
+        Write::Secret(secret) => (
+            SECRETS,
+            secret_key(&secret.project, &secret.name),
+            Some(record::encode_secret(secret)?),
+        ),
+        Write::ForgetSecret { project, name } => (SECRETS, secret_key(project, name), None),
         Write::Idempotency(record) => (
             IDEMPOTENCY,
             format!("{}\0{}", record.user, record.key),

@@ -334,3 +334,13 @@ pub const IDEMPOTENCY: &str = r#"
     e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5 ; and its second half
     07 6a2d3766336b32 ; made `j-7f3k2`
     fc40420f00 fd7b505c18a3010000 ; created: boot 1000000, wall 1800000000123"#;
+
+pub const SECRET: &str = r#"
+    01 7e0cbbdf ; layout 1, checksum
+    04 726c6866 ; project `rlhf`
+    08 48465f544f4b454e ; name `HF_TOKEN`
+    1e ; sealed: 30 bytes
+    5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e ; nonce, text and tag
+    5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e ; and their second half
+    05 616c696365 ; set_by `alice`
+    fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;

@@ -54,11 +54,13 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::Node(node) => record::encode_node(node),
         Write::JoinToken(token) => record::encode_join_token(token),
         Write::ApiToken(token) => record::encode_api_token(token),
+        Write::Secret(record) => record::encode_secret(record),
         Write::Idempotency(record) => record::encode_idempotency(record),
         Write::Audit(_) => Err("the store puts an entry in its place first".to_owned()),
         Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
         | Write::ForgetApiToken { .. }
+        | Write::ForgetSecret { .. }
         | Write::ForgetAttempt { .. }
         | Write::ForgetGang { .. }
         | Write::ForgetJob { .. } => Err("a removal has no record".to_owned()),
@@ -116,6 +118,7 @@ pub fn all() -> Vec<Golden> {
         API_TOKEN_ADMIN = api_token("root", Role::Admin);
         API_TOKEN_MEMBER = api_token("alice", Role::Member);
         AUDIT = Value::Audit(values::audit());
+        SECRET = Value::Row("secrets", Write::Secret(Arc::new(values::secret())));
         IDEMPOTENCY = Value::Row("idempotency", Write::Idempotency(values::idempotency()));
     }
 }

@@ -16,6 +16,7 @@ use gangline_coordinator::core::job::{
     Addresses, Attempt, Job, JobState, Outcome, RayDriver, RayFacts, RayNode, Transition,
 };
 use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
+use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::request::{Owner, ResolvedPaths, job_request};
 use gangline_coordinator::store::{Chained, Meta};
 
@@ -330,6 +331,16 @@ pub fn audit() -> Chained {
         detail: "grpo in rlhf".to_owned(),
     };
     Chained { sequence: 7, entry, previous: [0xf6; 32] }
+}
+
+pub fn secret() -> SecretRecord {
+    SecretRecord {
+        project: "rlhf".to_owned(),
+        name: "HF_TOKEN".to_owned(),
+        sealed: Sealed(vec![0x5e; 30]),
+        set_by: "alice".to_owned(),
+        set: FIRST,
+    }
 }
 
 pub fn idempotency() -> IdempotencyRecord {

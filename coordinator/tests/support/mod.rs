@@ -294,7 +294,7 @@ impl ModelAgent {
         let mut listed = BTreeSet::new();
         for desired in &push.gangs {
             match desired {
-                Desired::Run { job, gang } => {
+                Desired::Run { job, gang, .. } => {
                     listed.insert(gang.id.clone());
                     let highest = self.highest.entry(gang.id.clone()).or_insert(gang.epoch);
                     assert!(gang.epoch >= *highest, "I3: an older epoch was pushed");
@@ -410,11 +410,13 @@ fn through_the_codec(write: &Write) -> Write {
         Write::Node(node) => ("nodes", record::encode_node(node)),
         Write::JoinToken(token) => ("join_tokens", record::encode_join_token(token)),
         Write::ApiToken(token) => ("api_tokens", record::encode_api_token(token)),
+        Write::Secret(secret) => ("secrets", record::encode_secret(secret)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
         Write::Audit(_)
         | Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
         | Write::ForgetApiToken { .. }
+        | Write::ForgetSecret { .. }
         | Write::ForgetAttempt { .. }
         | Write::ForgetGang { .. }
         | Write::ForgetJob { .. } => return write.clone(),
@@ -438,5 +440,6 @@ pub fn stored(core: &Core) -> Vec<Write> {
         node.history.retain(|entry| !matches!(entry.state.as_str(), "reachable" | "suspect"));
         Write::Node(Arc::new(node))
     });
-    jobs.chain(attempts).chain(gangs).chain(nodes).collect()
+    let secrets = core.secrets().cloned().map(Write::Secret);
+    jobs.chain(attempts).chain(gangs).chain(nodes).chain(secrets).collect()
 }

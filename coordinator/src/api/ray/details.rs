@@ -6,14 +6,12 @@ use gangline_common::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::api::auth::{HIDDEN, sees_values};
 use crate::api::error::ApiError;
 use crate::api::view::{exit_code, newest_gang};
 use crate::board::JobSnapshot;
 use crate::core::credential::Principal;
 use crate::core::job::{Attempt, Job, JobRequest, JobState, written};
-
-/// Stands for the value of a variable that is none of the caller's business.
-const REDACTED: &str = "<redacted>";
 
 /// Times are milliseconds since 1970. A field that Ray's clients require to be there and that is
 /// not known is null.
@@ -122,17 +120,17 @@ fn metadata(job: &Job) -> Result<BTreeMap<String, String>, ApiError> {
     Ok(spec.labels)
 }
 
-/// Values of variables are for the one who submitted them.
+/// The variables of the spec and of trackers; not the job's secrets, which no request has.
 fn runtime_env(job: &Job, reader: &Principal) -> Value {
     if job.request.env.is_empty() {
         return json!({});
     }
-    let owner = job.user == reader.user;
+    let shown = sees_values(reader, job);
     let variables = job
         .request
         .env
         .iter()
-        .map(|(name, value)| (name.as_str(), if owner { value.as_str() } else { REDACTED }));
+        .map(|(name, value)| (name.as_str(), if shown { value.as_str() } else { HIDDEN }));
     json!({ "env_vars": variables.collect::<BTreeMap<_, _>>() })
 }
 

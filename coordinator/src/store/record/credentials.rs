@@ -1,10 +1,11 @@
-//! Records of tokens, of requests that came before, and of the audit log.
+//! Records of tokens, of secrets, of requests that came before, and of the audit log.
 
 use serde::{Deserialize, Serialize};
 
 use super::{TimeV1, seal, seal_as, unseal, unseal_as};
 use crate::core::audit::AuditEntry;
 use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
+use crate::core::secrets::{Sealed, SecretRecord};
 use crate::store::audit::Chained;
 
 #[derive(Serialize, Deserialize)]
@@ -207,6 +208,37 @@ impl From<IdempotencyV1> for IdempotencyRecord {
             body_sha256: record.body_sha256,
             made: record.made,
             created: record.created.into(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct SecretV1 {
+    project: String,
+    name: String,
+    sealed: Vec<u8>,
+    set_by: String,
+    set: TimeV1,
+}
+
+pub fn encode_secret(record: &SecretRecord) -> Result<Vec<u8>, String> {
+    seal(&SecretV1 {
+        project: record.project.clone(),
+        name: record.name.clone(),
+        sealed: record.sealed.0.clone(),
+        set_by: record.set_by.clone(),
+        set: record.set.into(),
+    })
+}
+
+impl From<SecretV1> for SecretRecord {
+    fn from(record: SecretV1) -> Self {
+        SecretRecord {
+            project: record.project,
+            name: record.name,
+            sealed: Sealed(record.sealed),
+            set_by: record.set_by,
+            set: record.set.into(),
         }
     }
 }
