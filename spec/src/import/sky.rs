@@ -237,7 +237,11 @@ impl Task {
         };
         let yaml: Vec<String> = names.iter().map(|name| scalar_text(name)).collect();
         self.draft.top("secrets", &format!("[{}]", yaml.join(", ")), entry.node.pos);
-        self.draft.missed("secrets", "secrets", "their values are not copied");
+        self.draft.missed(
+            "secrets",
+            "secrets",
+            "their values are not copied: give each one with `gangline secret set NAME`",
+        );
     }
 
     fn mounts(&mut self, entry: &Entry) {
