@@ -133,7 +133,7 @@ impl TestCoordinator {
     pub async fn session(&self) -> TestSession {
         let mut session = self.greeted().await;
         let welcome = Welcome {
-            minor: 0,
+            minor: gangline_common::wire::MINOR,
             build: "test".to_owned(),
             node: NODE.to_owned(),
             era: 1,

@@ -10,6 +10,7 @@ use gangline_common::transport::{
 use gangline_common::wire::frame::Kind;
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::AgentMessage;
+use gangline_common::wire::{MINOR, MINOR_OLDEST};
 use rustls::pki_types::CertificateDer;
 
 #[derive(Clone)]
@@ -83,7 +84,12 @@ impl RawAgent {
 }
 
 pub fn hello(instance: &str) -> Hello {
-    Hello { minor_oldest: 0, minor: 0, build: "raw".into(), instance: instance.to_owned() }
+    Hello {
+        minor_oldest: MINOR_OLDEST,
+        minor: MINOR,
+        build: "raw".into(),
+        instance: instance.to_owned(),
+    }
 }
 
 impl RawSession {
