@@ -131,8 +131,8 @@ fn silence_is_a_state_and_the_gang_runs_on() {
     assert_eq!(fleet.state("j1"), JobState::Succeeded);
 }
 
-#[test]
-fn a_lost_node_keeps_its_share_but_not_the_job() {
+/// `j1` ran on both workers and was stopped while `b` was away for good: it is over, but not on `b`.
+fn stopped_behind_a_lost_node() -> Fleet {
     let mut fleet = two_workers();
     fleet.submit("j1", COMMAND);
     fleet.settle();
@@ -145,6 +145,12 @@ fn a_lost_node_keeps_its_share_but_not_the_job() {
         fleet.heartbeat("a");
     }
     assert_eq!(fleet.state("j1"), JobState::Cancelled);
+    fleet
+}
+
+#[test]
+fn a_lost_node_keeps_its_share_but_not_the_job() {
+    let mut fleet = stopped_behind_a_lost_node();
     fleet.submit("j2", COMMAND);
     assert_eq!(fleet.state("j2"), JobState::Pending);
     fleet.connect("b");
@@ -305,18 +311,7 @@ fn a_job_that_never_ran_is_deleted() {
 
 #[test]
 fn a_job_is_not_deleted_while_a_lost_node_may_run_it() {
-    let mut fleet = two_workers();
-    fleet.submit("j1", COMMAND);
-    fleet.settle();
-    fleet.disconnect("b");
-    fleet.stop("j1");
-    for _ in 0..40 {
-        fleet.deliver("a");
-        fleet.report("a");
-        fleet.wait_ms(1000);
-        fleet.heartbeat("a");
-    }
-    assert_eq!(fleet.state("j1"), JobState::Cancelled);
+    let mut fleet = stopped_behind_a_lost_node();
     assert_eq!(fleet.delete("j1"), Answer::Rejected(Rejected::NotGone));
     fleet.connect("b");
     fleet.settle();
