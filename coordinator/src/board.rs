@@ -155,15 +155,21 @@ impl Board {
         }
         {
             let mut inner = self.write();
-            for write in &effects.writes {
+            // In the order in which they happened: what was seen of a node before a write must not
+            // hide the write.
+            let mut seen = effects.seen.iter().peekable();
+            for (index, write) in effects.writes.iter().enumerate() {
+                while let Some((_, before)) = seen.next_if(|(at, _)| *at <= index) {
+                    inner.see(before);
+                }
                 inner.take(write);
             }
-            for seen in &effects.seen {
-                inner.see(seen);
+            for (_, last) in seen {
+                inner.see(last);
             }
         }
         // Signs of life wake nobody.
-        let only_words = effects.seen.iter().all(|seen| matches!(seen, Seen::Word { .. }));
+        let only_words = effects.seen.iter().all(|(_, seen)| matches!(seen, Seen::Word { .. }));
         if effects.writes.is_empty() && only_words {
             return;
         }

@@ -3,12 +3,13 @@
 mod support;
 
 use gangline_common::ids::PortBlock;
+use gangline_coordinator::board::Board;
 use gangline_coordinator::core::QUARANTINE_MS;
-use gangline_coordinator::core::effect::{Answer, Rejected};
-use gangline_coordinator::core::event::EntrypointFact;
+use gangline_coordinator::core::effect::{Answer, Effects, Rejected};
+use gangline_coordinator::core::event::{EntrypointFact, Event};
 use gangline_coordinator::core::gang::{EndHow, GangState, Phase};
 use gangline_coordinator::core::job::JobState;
-use gangline_coordinator::core::node::Reachability;
+use gangline_coordinator::core::node::{LOST_AFTER_MS, Reachability, SUSPECT_AFTER_MS};
 use support::{Fleet, ended};
 
 const COMMAND: &str = "{name: c, resources: {nnodes: 2, gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"]}";
@@ -350,4 +351,21 @@ fn a_restored_core_goes_on() {
     assert!(phases.clone().all(|phase| matches!(phase, Phase::Running { .. })));
     fleet.exit_ranks("j1", 0);
     assert_eq!(fleet.state("j1"), JobState::Succeeded);
+}
+
+#[test]
+fn the_board_shows_the_last_word_of_a_batch() {
+    let mut fleet = two_workers();
+    fleet.settle();
+    fleet.heartbeat("b");
+    fleet.wait_ms(SUSPECT_AFTER_MS);
+    let board = Board::of(&fleet.core);
+    let (node, session) = fleet.session("b").unwrap();
+    // The connection times out when the lease does, so that both easily come in one batch.
+    let later = fleet.now.plus_ms(LOST_AFTER_MS);
+    let mut batch = Effects::default();
+    fleet.core.step(Event::Disconnected { node, session }, later, &mut batch);
+    fleet.core.step(Event::Tick, later, &mut batch);
+    board.publish(&batch);
+    assert_eq!(board.node("b").unwrap().node.reachability, Reachability::Lost);
 }

@@ -19,8 +19,15 @@ pub struct Effects {
     pub pushes: Vec<Push>,
     pub closes: Vec<Close>,
     pub replies: Vec<(RequestId, Answer)>,
-    /// Entities whose unstored parts changed: for the memory snapshots only.
-    pub seen: Vec<Seen>,
+    /// Entities whose unstored parts changed, each with the number of writes before it: for the
+    /// memory snapshots only, which must take both in the order in which they happened.
+    pub seen: Vec<(usize, Seen)>,
+}
+
+impl Effects {
+    pub(super) fn saw(&mut self, seen: Seen) {
+        self.seen.push((self.writes.len(), seen));
+    }
 }
 
 /// One change of the store. Replaying all of them into an empty core gives the same core.

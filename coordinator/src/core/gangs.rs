@@ -142,7 +142,7 @@ impl Core {
         let Some(node) = self.nodes.get_mut(node) else { return };
         if node.unknown != unknown {
             Arc::make_mut(node).unknown = unknown;
-            out.seen.push(Seen::Node(node.clone()));
+            out.saw(Seen::Node(node.clone()));
         }
     }
 

@@ -153,7 +153,7 @@ impl Core {
         let Some(node) = self.nodes.get_mut(id) else { return };
         if let Some(session) = Arc::make_mut(node).session.take() {
             out.closes.push(Close { node: id.clone(), session: session.number, reason });
-            out.seen.push(Seen::Node(node.clone()));
+            out.saw(Seen::Node(node.clone()));
         }
     }
 
@@ -162,7 +162,7 @@ impl Core {
         if node.session.as_ref().is_some_and(|s| s.number == session) {
             // Not a failure: only silence counts, and it is measured from the last word.
             Arc::make_mut(node).session = None;
-            out.seen.push(Seen::Node(node.clone()));
+            out.saw(Seen::Node(node.clone()));
         }
     }
 
@@ -250,7 +250,7 @@ impl Core {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let node = Arc::make_mut(node);
         node.held = Some(held);
-        out.seen.push(Seen::Word { node: id.clone(), last_word_ms: now.boot_ms, held });
+        out.saw(Seen::Word { node: id.clone(), last_word_ms: now.boot_ms, held });
         let behind = held != node.generation;
         let pushed = node.session.as_ref().and_then(|session| session.pushed_ms);
         let waited = pushed.is_none_or(|ms| now.boot_ms.saturating_sub(ms) >= PUSH_AGAIN_MS);
@@ -301,7 +301,7 @@ impl Core {
             if reachability == Reachability::Lost || before == Reachability::Lost {
                 self.put(Write::Node(node), out);
             } else {
-                out.seen.push(Seen::Node(node));
+                out.saw(Seen::Node(node));
             }
         }
         self.ask_for_scheduling();
