@@ -1,4 +1,4 @@
-//! The private Python environment with a pinned Ray, made once below the target directory.
+//! Private Python environments with a pinned Ray, each made once below the target directory.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,40 +9,78 @@ use anyhow::{Context, bail};
 use rustix::fs::{FlockOperation, flock};
 use tokio::process::Command;
 
-/// What is installed; a change makes the environment anew.
-const REQUIREMENTS: [&str; 2] = ["ray[default]==2.60.0", "numpy"];
+/// An environment and what is in it.
+pub struct Environment {
+    /// Of its directory.
+    name: &'static str,
+    /// What is installed, in the form of pip's requirements file; a change makes the environment
+    /// anew.
+    requirements: &'static str,
+    /// For the one who waits for it.
+    about: &'static str,
+}
 
-/// Returns the environment's interpreter, after making the environment if need be. `say` is told
-/// what is going on.
+/// For everything but the run below.
+pub const RAY: Environment = Environment {
+    name: "ray-env",
+    requirements: "ray[default]==2.60.0\nnumpy",
+    about: "Ray 2.60.0 (about 400 MB, half a minute or more)",
+};
+
+/// For a training run with verl itself. Every version is pinned: left to itself, pip tries
+/// versions for many minutes.
+pub const VERL: Environment = Environment {
+    name: "verl-env",
+    requirements: include_str!("../../examples/verl_sft/requirements.txt"),
+    about: "verl 0.9.1 with torch (about 6 GB, three minutes or more)",
+};
+
+/// Returns the interpreter of the environment with Ray, after making that if need be. `say` is
+/// told what is going on.
 pub async fn python(target: &Path, say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<PathBuf> {
-    let directory = target.join("ray-env");
-    let python = directory.join("bin/python");
-    std::fs::create_dir_all(target)?;
-    // Tests run in parallel: the first makes it, the others wait.
-    let lock = File::create(target.join("ray-env.lock")).context("ray-env.lock")?;
-    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+    RAY.python(target, say).await
+}
+
+impl Environment {
+    /// Returns the environment's interpreter, after making the environment if need be.
+    pub async fn python(
+        &self,
+        target: &Path,
+        say: &(dyn Fn(&str) + Sync),
+    ) -> anyhow::Result<PathBuf> {
+        let directory = target.join(self.name);
+        let python = directory.join("bin/python");
+        std::fs::create_dir_all(target)?;
+        // Tests run in parallel: the first makes it, the others wait.
+        let lock = format!("{}.lock", self.name);
+        let lock = File::create(target.join(&lock)).context(lock)?;
+        while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let stamp = directory.join("requirements.txt");
+        let installed = std::fs::read_to_string(&stamp);
+        if installed.is_ok_and(|have| have == self.requirements) && python.exists() {
+            return Ok(python);
+        }
+        let system = system_python().await?;
+        say("making a private Python environment");
+        let mut venv = Command::new(&system);
+        venv.args(["-m", "venv", "--clear"]).arg(&directory);
+        run(&mut venv).await.context(
+            "cannot make a Python environment: the venv module is needed (Debian: apt-get \
+             install python3-venv)",
+        )?;
+        say(&format!("installing {} into it", self.about));
+        let mut pip = Command::new(&python);
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        let wanted = directory.join("wanted.txt");
+        std::fs::write(&wanted, self.requirements)?;
+        pip.arg("-r").arg(&wanted);
+        let unreachable = format!("cannot install {}: is the package index reachable?", self.about);
+        run(&mut pip).await.context(unreachable)?;
+        std::fs::rename(&wanted, &stamp)?;
+        Ok(python)
     }
-    let stamp = directory.join("requirements.txt");
-    let wanted = REQUIREMENTS.join("\n");
-    if std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) && python.exists() {
-        return Ok(python);
-    }
-    let system = system_python().await?;
-    say("making a private Python environment");
-    let mut venv = Command::new(&system);
-    venv.args(["-m", "venv", "--clear"]).arg(&directory);
-    run(&mut venv).await.context(
-        "cannot make a Python environment: the venv module is needed (Debian: apt-get install \
-         python3-venv)",
-    )?;
-    say("installing Ray 2.60.0 into it (about 400 MB, half a minute or more)");
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    pip.args(REQUIREMENTS);
-    run(&mut pip).await.context("cannot install Ray: is the Python package index reachable?")?;
-    std::fs::write(&stamp, wanted)?;
-    Ok(python)
 }
 
 /// The newest Python of the system that has wheels of this Ray: 3.10 to 3.14.
