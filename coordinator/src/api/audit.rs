@@ -8,13 +8,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_PARAMETER, Problem};
-use super::{App, Params};
+use super::error::{ApiError, Problem};
+use super::{App, Params, page_size};
 use crate::store::Chained;
-
-/// Entries of one page, unless asked otherwise, and at most.
-const PAGE_SIZE: usize = 100;
-const MAX_PAGE_SIZE: usize = 1000;
 
 /// Query of the audit log.
 #[derive(Deserialize, IntoParams)]
@@ -75,11 +71,7 @@ pub(super) async fn list_audit(
     Params(params): Params<AuditParams>,
 ) -> Result<Json<AuditPage>, ApiError> {
     authorize(&principal, Action::ReadAudit, &Object::Fleet)?;
-    let size = params.page_size.unwrap_or(PAGE_SIZE);
-    if !(1..=MAX_PAGE_SIZE).contains(&size) {
-        return Err(ApiError::new(BAD_PARAMETER, format!("page_size is {size}"))
-            .hint(format!("use 1 to {MAX_PAGE_SIZE}")));
-    }
+    let size = page_size(params.page_size)?;
     let (log, before) = (shared.api.audit.clone(), params.before.unwrap_or(u64::MAX));
     let page = tokio::task::spawn_blocking(move || log.page(before, size))
         .await

@@ -17,7 +17,7 @@ use super::error::{
     NO_SUCH_SECRET, NOT_ENDED, Problem, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, quoted,
 };
 use super::view::{JobView, Names};
-use super::{App, Params, Selector, Shared, read_json};
+use super::{App, Params, Selector, Shared, page_size, read_json};
 use crate::board::{Board, JobSnapshot};
 use crate::core::credential::Principal;
 use crate::core::effect::{Answer, Rejected};
@@ -26,9 +26,6 @@ use crate::core::job::{Job, JobState};
 
 /// Longest reason of a stop, in characters.
 const MAX_REASON: usize = 1024;
-/// Jobs of one page, unless asked otherwise, and at most.
-const PAGE_SIZE: usize = 100;
-const MAX_PAGE_SIZE: usize = 1000;
 /// Jobs that are named when a prefix fits several.
 const MAX_CANDIDATES: usize = 5;
 
@@ -185,11 +182,7 @@ pub(super) async fn list_jobs(
     Params(params): Params<ListParams>,
 ) -> Result<Json<JobList>, ApiError> {
     let states = params.state.as_deref().map(states).transpose()?;
-    let size = params.page_size.unwrap_or(PAGE_SIZE);
-    if !(1..=MAX_PAGE_SIZE).contains(&size) {
-        return Err(ApiError::new(BAD_PARAMETER, format!("page_size is {size}"))
-            .hint(format!("use 1 to {MAX_PAGE_SIZE}")));
-    }
+    let size = page_size(params.page_size)?;
     let before = params.page_token.as_deref().map(page_start).transpose()?;
     let board = &shared.api.board;
     let wanted = |job: &Arc<Job>| {

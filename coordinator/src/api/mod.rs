@@ -142,6 +142,20 @@ fn table() -> Vec<Route> {
     table
 }
 
+/// Entries of one page of a list, unless asked otherwise, and at most.
+const PAGE_SIZE: usize = 100;
+const MAX_PAGE_SIZE: usize = 1000;
+
+/// The size of the page that a caller asks for.
+fn page_size(asked: Option<usize>) -> Result<usize, ApiError> {
+    let size = asked.unwrap_or(PAGE_SIZE);
+    if (1..=MAX_PAGE_SIZE).contains(&size) {
+        return Ok(size);
+    }
+    Err(ApiError::new(BAD_PARAMETER, format!("page_size is {size}"))
+        .hint(format!("use 1 to {MAX_PAGE_SIZE}")))
+}
+
 /// What a route is called, and whom it serves.
 #[derive(Debug, Clone)]
 pub struct RouteFacts {
