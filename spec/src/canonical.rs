@@ -38,6 +38,7 @@ impl JobSpec {
                 top.put("expansion", Some(Value::Array(arguments)));
             }
         }
+        top.put("cluster", self.cluster.as_ref().map(|v| json!(v)));
         top.put("description", self.description.as_ref().map(|v| json!(v)));
         top.put("env", not_empty(json!(self.env)));
         top.put("grace_period", Some(json!(units::write_duration(self.grace_period))));

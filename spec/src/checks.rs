@@ -127,6 +127,14 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.len() <= MAX_NAME_CHARS
 }
 
+/// What selects a job of the project: its id or its name.
+pub(crate) const JOB_FORM: &str = "a job's name or id: letters, digits, `-` and `_`, at most 64";
+
+pub(crate) fn selects_job(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    (1..=64).contains(&text.len()) && text.chars().all(plain)
+}
+
 pub(crate) fn is_label(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/'))

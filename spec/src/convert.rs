@@ -5,7 +5,7 @@ use crate::cell::{Cell, Mode};
 use crate::code::{CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, GIT_WORDS, Reward};
 use crate::entrypoint;
 use crate::error::{Code, Problems, quoted};
-use crate::fields::{self, Features};
+use crate::fields;
 use crate::job::{Checkpoint, JobSpec, Kind, Launcher, Resources};
 use crate::reader::Reader;
 use crate::suggest::nearest;
@@ -28,7 +28,7 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
         out.value(Code::MISSING, "", message, Some(hint.to_owned()));
         return spec;
     }
-    let Some(kind) = read_kind(root, features, out) else {
+    let Some(kind) = read_kind(root, out) else {
         // The fields of the other kinds are others: nothing more can be said about this text.
         return spec;
     };
@@ -41,6 +41,7 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     }
     spec.name = top.get("name").and_then(|cell| cell.text(out));
     spec.project = top.get("project").and_then(|cell| cell.text(out));
+    spec.cluster = top.get("cluster").and_then(|cell| cell.text(out));
     spec.description = top.get("description").and_then(|cell| cell.text(out));
     if let Some(labels) = top.get("labels") {
         spec.labels = labels.labels(out);
@@ -84,20 +85,17 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     spec
 }
 
-fn read_kind(root: &Node, features: Features, out: &mut Problems) -> Option<Kind> {
+fn read_kind(root: &Node, out: &mut Problems) -> Option<Kind> {
     let Some(entry) = root.entry("kind") else {
         return Some(Kind::Job);
     };
     let kind = Cell::new(&entry.node, "/kind".to_owned()).text(out)?;
-    match (kind.as_str(), features) {
-        ("job", _) => return Some(Kind::Job),
-        ("cluster", Features::All) => return Some(Kind::Cluster { idle_stop: None }),
+    match kind.as_str() {
+        "job" => return Some(Kind::Job),
+        "cluster" => return Some(Kind::Cluster { idle_stop: None }),
         _ => {}
     }
-    let runs = match features {
-        Features::Delivered => "this version runs only `job`",
-        Features::All => "this version reads only `job` and `cluster`",
-    };
+    let runs = "this version runs `job` and `cluster`";
     if KINDS.contains(&kind.as_str()) {
         let message = format!("kind {} is not built yet", quoted(&kind));
         out.value(Code::NOT_YET, "/kind", message, Some(runs.to_owned()));

@@ -31,6 +31,8 @@ pub struct JobSpec {
     pub name: Option<String>,
     /// Accounting unit, in the form of a name; `None` for the sender's default project.
     pub project: Option<String>,
+    /// Name or id of the standing cluster that the job runs on; `None` for a gang of its own.
+    pub cluster: Option<String>,
     /// Free text.
     pub description: Option<String>,
     /// Free key and value pairs.
@@ -269,6 +271,7 @@ impl JobSpec {
             kind: Kind::Job,
             name: None,
             project: None,
+            cluster: None,
             description: None,
             labels: BTreeMap::new(),
             resources: Resources::default(),

@@ -15,10 +15,9 @@ pub fn schema(pools: &[String], gpu_models: &[String], templates: &[Template]) -
     let add = [
         ("$schema", json!("http://json-schema.org/draft-07/schema#")),
         ("title", json!("Gangline job spec")),
-        (
-            "oneOf",
-            json!([{ "required": ["run"] }, { "required": ["command"] }, { "required": ["template"] }]),
-        ),
+        ("if", json!({ "required": ["kind"], "properties": { "kind": { "const": "cluster" } } })),
+        ("then", json!({ "not": { "anyOf": entrypoints() } })),
+        ("else", json!({ "oneOf": entrypoints(), "not": { "required": ["idle_stop"] } })),
         (
             "dependencies",
             json!({
@@ -31,6 +30,11 @@ pub fn schema(pools: &[String], gpu_models: &[String], templates: &[Template]) -
         schema.extend(add.into_iter().map(|(key, value)| (key.to_owned(), value)));
     }
     schema
+}
+
+/// The fields of which a job has exactly one and a cluster none.
+fn entrypoints() -> Vec<Value> {
+    ["run", "command", "template"].map(|name| json!({ "required": [name] })).to_vec()
 }
 
 struct Fleet<'a> {

@@ -43,18 +43,26 @@ const fn instead(name: &'static str, hint: &'static str) -> Field {
     }
 }
 
-/// Kinds of spec: those that can be read come first.
+/// Kinds of spec that run.
+pub(crate) const DELIVERED_KINDS: [&str; 2] = ["job", "cluster"];
+/// All kinds: those that run come first.
 pub(crate) const KINDS: [&str; 5] = ["job", "cluster", "serve", "notebook", "pipeline"];
 
 pub(crate) static TOP: Section = Section {
     name: "",
     fields: &[
         built("version", Shape::Count(1..=1), "Version of the spec.").default("1"),
-        built("kind", Shape::Words(&["job"]), "What this text describes.").default("\"job\""),
+        built("kind", Shape::Words(&DELIVERED_KINDS), "What this text describes.")
+            .default("\"job\""),
         built("name", Shape::Name, "Name of the job; when absent, the file's or the program's."),
         built("project", Shape::Name, "Unit of accounting; when absent, the sender's."),
         built("description", Shape::Text, "Free text for people."),
         built("labels", Shape::Map(&Shape::Text), "Free keys and values."),
+        built(
+            "cluster",
+            Shape::Text,
+            "Name or id of a standing cluster of the project that the job runs on.",
+        ),
         built("resources", Shape::Section(&RESOURCES), "The gang and its share of each node."),
         built("launcher", Shape::Section(&LAUNCHER), "Who starts the processes of the gang."),
         built("workdir", Shape::Path, "Directory on the nodes in which the entrypoint starts."),
@@ -120,12 +128,7 @@ pub(crate) static TOP: Section = Section {
         instead("python", "call the interpreter by its path in `run`"),
         later("compat_env"),
         later("groups"),
-        waits(
-            "idle_stop",
-            Shape::Duration,
-            "Of a cluster: end it after this time without a job.",
-            None,
-        ),
+        built("idle_stop", Shape::Duration, "Of a cluster: end it after this time without a job."),
         later("replicas"),
         later("scale"),
         later("port"),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::arguments::TEMPLATE_VARIABLES;
 use crate::checks::{
-    ENV_NAME_FORM, LABEL_FORM, MAX_PATH_BYTES, NAME_FORM, check_bytes, check_form, check_items,
-    check_nul, check_path, check_range, check_text, is_env_name, is_label, is_name,
+    ENV_NAME_FORM, JOB_FORM, LABEL_FORM, MAX_PATH_BYTES, NAME_FORM, check_bytes, check_form,
+    check_items, check_nul, check_path, check_range, check_text, is_env_name, is_label, is_name,
+    selects_job,
 };
 pub(crate) use crate::checks::{check_count, dotted};
 use crate::code::{CodeSource, CodeSpec};
@@ -84,7 +85,11 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
     if let Kind::Cluster { idle_stop } = spec.kind {
         check_time("/idle_stop", idle_stop, out);
         check_cluster(spec, out);
-    } else if spec.entrypoint == Entrypoint::Nothing {
+    } else if let Some(cluster) = &spec.cluster {
+        check_form("/cluster", cluster, selects_job(cluster), JOB_FORM, out);
+        check_guest(spec, out);
+    }
+    if spec.kind == Kind::Job && spec.entrypoint == Entrypoint::Nothing {
         out.key(Code::MISSING, "/run", "nothing to run: the job has no entrypoint", None);
     }
     check_count("/queue/priority", spec.priority.0, &PRIORITY, out);
@@ -112,6 +117,47 @@ fn check_cluster(spec: &JobSpec, out: &mut Problems) {
     if !spec.launcher.kind.starts_ray() {
         let message = "a cluster is a Ray cluster: its launcher is `ray`";
         out.value(Code::CONFLICT, "/launcher/type", message, None);
+    }
+    check_cluster_fields(spec, out);
+}
+
+/// A cluster only stands: what a program needs belongs to the jobs that run on it.
+fn check_cluster_fields(spec: &JobSpec, out: &mut Problems) {
+    let given = [
+        ("/env", !spec.env.is_empty()),
+        ("/secrets", !spec.secrets.is_empty()),
+        ("/checkpoint", spec.checkpoint != Checkpoint::default()),
+        ("/tracking", !spec.tracking.is_empty()),
+        ("/code", spec.code.is_some()),
+        ("/reward", spec.reward.is_some()),
+        ("/workdir", spec.workdir.is_some()),
+        ("/cluster", spec.cluster.is_some()),
+    ];
+    for (pointer, _) in given.iter().filter(|(_, given)| *given) {
+        let message = format!("a cluster has no `{}`", pointer.trim_start_matches('/'));
+        let hint = "give it to the jobs that run on the cluster".to_owned();
+        out.key(Code::CONFLICT, pointer, message, Some(hint));
+    }
+}
+
+/// A job on a standing cluster takes a part of what the cluster has.
+fn check_guest(spec: &JobSpec, out: &mut Problems) {
+    if !spec.launcher.kind.starts_ray() {
+        let message = "a job on a cluster is a Ray job: its launcher is `ray`";
+        let hint = "leave out `cluster` for a gang of its own".to_owned();
+        out.value(Code::CONFLICT, "/launcher/type", message, Some(hint));
+    }
+    let resources = &spec.resources;
+    let given = [
+        ("/resources/pool", resources.pool.is_some()),
+        ("/resources/gpu", !resources.gpu.is_empty()),
+        ("/resources/exclude_nodes", !resources.exclude_nodes.is_empty()),
+        ("/resources/memory_per_node", resources.memory_per_node.is_some()),
+    ];
+    for (pointer, _) in given.iter().filter(|(_, given)| *given) {
+        let message = "the nodes of a cluster are given already".to_owned();
+        let hint = "leave it out, or leave out `cluster` for a gang of its own".to_owned();
+        out.key(Code::CONFLICT, pointer, message, Some(hint));
     }
 }
 

@@ -58,6 +58,7 @@ fn every_field_arrives() {
         kind: Kind::Job,
         name: Some("qwen3-8b-grpo".to_owned()),
         project: Some("rlhf".to_owned()),
+        cluster: None,
         description: Some("GRPO: lr sweep, arm 3".to_owned()),
         labels: map(
             &[("owner", "alice"), ("sweep", "lr-3"), ("arm", "3"), ("a.b/c", "true")],

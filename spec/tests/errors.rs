@@ -33,7 +33,7 @@ fn each_error_has_code_pointer_and_position() {
         ("run: x\nlauncher: {typ: ray}", "E0101", "/launcher/typ", 2, 12),
         ("run: x\ncheckpoint: {a/b~: 1}", "E0101", "/checkpoint/a~1b~0", 2, 14),
         // Values that are not built.
-        ("run: x\nkind: cluster", "E0102", "/kind", 2, 7),
+        ("run: x\nkind: serve", "E0102", "/kind", 2, 7),
         ("run: x\nkind: serve", "E0102", "/kind", 2, 7),
         ("run: x\nkind: notebook", "E0102", "/kind", 2, 7),
         ("run: x\nkind: pipeline", "E0102", "/kind", 2, 7),

@@ -116,6 +116,8 @@ fn the_schema_agrees_with_the_parser() {
         "{run: x, tracking: {wandb: {mode: offline}, tensorboard: true, mlflow: {uri: u}}}",
         "{template: torchrun, params: {script: a.py, args: [1, b, true], nproc_per_node: 1}}",
         "{template: ray@1, params: {script: a.py}}",
+        "{kind: cluster, name: rl-dev, idle_stop: 2h}",
+        "{run: x, cluster: rl-dev}",
         "{template: gone@7, params: {any: thing}, expansion: [a, {fill: $GANGLINE_NAME}]}",
     ];
     let bad = [
@@ -125,6 +127,8 @@ fn the_schema_agrees_with_the_parser() {
         "{run: x, params: {a: b}}",
         "{run: x, name: Upper}",
         "{run: x, kind: cluster}",
+        "{run: x, idle_stop: 2h}",
+        "{kind: serve, run: x}",
         "{run: x, version: 2}",
         "{run: x, workdir: here}",
         "{run: x, grace_period: 5}",

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use gangline_spec::{
-    Code, CodeSource, CodeSpec, Entrypoint, Features, JobSpec, Kind, Priority, Reward, parse,
-    parse_with_features,
+    Code, CodeSource, CodeSpec, Features, JobSpec, Priority, Reward, parse, parse_with_features,
 };
 
 fn read(source: &str) -> JobSpec {
@@ -75,28 +74,6 @@ fn defaults() {
 }
 
 #[test]
-fn a_cluster_stands_without_an_entrypoint() {
-    let source = "\
-kind: cluster
-name: rl-dev
-resources: {nnodes: 2, gpus_per_node: 8}
-launcher: {type: ray}
-idle_stop: 2h
-timeout: 5d
-";
-    let spec = read(source);
-    assert_eq!(spec.kind, Kind::Cluster { idle_stop: Some(Duration::from_secs(7200)) });
-    assert_eq!(spec.entrypoint, Entrypoint::Nothing);
-    assert!(spec.entrypoint.argv().is_empty());
-    let json = spec.canonical_json();
-    assert_eq!(parse_with_features(&json, Features::All), Ok(spec), "{json}");
-    let refused = parse(source).unwrap_err();
-    assert_eq!((refused.errors.len(), refused.errors[0].code), (1, Code::NOT_YET));
-    assert_eq!(refused.errors[0].pointer, "/kind");
-    assert_eq!(read("kind: cluster").kind, Kind::Cluster { idle_stop: None });
-}
-
-#[test]
 fn wrong_values_are_refused_at_their_place() {
     let cases = [
         ("run: x\ntimeout: 3", "E0103", "/timeout"),
@@ -122,12 +99,6 @@ fn wrong_values_are_refused_at_their_place() {
         ("run: x\nreward: {path: r.py, symbol: a.b}", "E0103", "/reward/symbol"),
         ("run: x\nresources: {gpu: ['a b']}", "E0103", "/resources/gpu/0"),
         ("run: x\nresources: {exclude_nodes: a}", "E0103", "/resources/exclude_nodes"),
-        ("run: x\nidle_stop: 2h", "E0107", "/idle_stop"),
-        ("kind: cluster\nrun: x", "E0107", "/run"),
-        ("kind: cluster\ntemplate: ray\n", "E0107", "/template"),
-        ("kind: cluster\nlauncher: {type: command}", "E0107", "/launcher/type"),
-        ("kind: cluster\nidle_stop: 0s", "E0103", "/idle_stop"),
-        ("kind: clutser\nrun: x", "E0103", "/kind"),
         ("template: ray\nparams: {script: a}\nreward: {path: r.py}", "E0107", "/reward"),
     ];
     for (source, code, pointer) in cases {
