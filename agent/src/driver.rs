@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use gangline_common::ids::{Epoch, GangId, Generation, MemberKey};
 use gangline_common::time::Timestamp;
-use gangline_common::wire::v1::{DesiredGang, Ended, GangReport, MemberState, NodeReport};
+use gangline_common::wire::v1::{
+    Assignment, DesiredGang, Ended, GangReport, GuestState, MemberState, NodeReport,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
@@ -62,6 +64,7 @@ pub struct Outlook {
 pub trait Members: Send {
     fn start(&mut self, plan: MemberPlan);
     fn adopt(&mut self, plan: MemberPlan);
+    fn update(&mut self, key: &MemberKey, assignment: Arc<Assignment>);
     fn stop(&mut self, key: &MemberKey, grace: Duration);
     /// Must not take long: the driver waits for it.
     fn release(
@@ -78,6 +81,10 @@ impl Members for Supervisor {
 
     fn adopt(&mut self, plan: MemberPlan) {
         Supervisor::adopt(self, plan);
+    }
+
+    fn update(&mut self, key: &MemberKey, assignment: Arc<Assignment>) {
+        Supervisor::update(self, key, assignment);
     }
 
     fn stop(&mut self, key: &MemberKey, grace: Duration) {
@@ -119,6 +126,8 @@ pub struct Driver<M> {
     ends: BTreeMap<MemberKey, Ended>,
     /// What Ray says about gangs whose head is here.
     gangs: BTreeMap<(GangId, Epoch), GangReport>,
+    /// What members have done for guests, by operation.
+    guests: BTreeMap<MemberKey, BTreeMap<String, GuestState>>,
     /// Who waits for the end of the last member.
     shutdown: Option<oneshot::Sender<()>>,
 }
@@ -138,6 +147,7 @@ impl<M: Members> Driver<M> {
             assignments: Assignments::new(),
             ends: BTreeMap::new(),
             gangs: BTreeMap::new(),
+            guests: BTreeMap::new(),
             shutdown: None,
         }
     }
@@ -238,6 +248,11 @@ impl<M: Members> Driver<M> {
                 self.gangs.insert((gang.clone(), epoch), report);
                 self.step(Event::GangChanged { gang, epoch }, effects);
             }
+            SupervisorEvent::GuestChanged { key, operation, state } => {
+                let (gang, epoch) = (key.gang.clone(), key.epoch);
+                self.guests.entry(key).or_default().insert(operation, state);
+                self.step(Event::GangChanged { gang, epoch }, effects);
+            }
         }
     }
 
@@ -289,6 +304,11 @@ impl<M: Members> Driver<M> {
                 Some(plan) => self.members.adopt(plan),
                 None => tracing::error!(%key, "no assignment to adopt"),
             },
+            Effect::Update(key) => {
+                if let Some(plan) = self.plan(&key) {
+                    self.members.update(&key, plan.assignment);
+                }
+            }
             Effect::Stop { key, grace } => self.members.stop(&key, grace),
             Effect::Release(key) => {
                 return Some(match self.members.release(&key).await {
@@ -342,13 +362,21 @@ impl<M: Members> Driver<M> {
         self.ends.retain(|key, _| core.member(key).is_some());
         self.gangs.retain(|(gang, epoch), _| core.knows(gang, *epoch));
         self.assignments.retain(|(gang, epoch), _| core.knows(gang, *epoch));
+        let assignments = &self.assignments;
+        self.guests.retain(|key, done| {
+            let assignment = assignments.get(&(key.gang.clone(), key.epoch));
+            let listed = assignment.map_or(&[][..], |assignment| &assignment.guests);
+            done.retain(|operation, _| listed.iter().any(|guest| guest.operation == *operation));
+            !done.is_empty() && core.member(key).is_some()
+        });
     }
 
     /// Leaves the report, the files to follow and the status where others look.
     fn publish(&mut self, report: bool) {
         if report || self.channels.outlook.borrow().held != self.core.held() {
             let ready = self.core.is_report_ready();
-            let report = ready.then(|| Arc::new(node_report(&self.core, &self.ends, &self.gangs)));
+            let report = ready
+                .then(|| Arc::new(node_report(&self.core, &self.ends, &self.gangs, &self.guests)));
             self.channels.outlook.send_replace(Outlook { held: self.core.held(), report });
         }
         let plan = self.tail_plan();

@@ -37,6 +37,7 @@ pub fn assignment(name: &str) -> Assignment {
             ports,
         }],
         entrypoints: vec![],
+        guests: Vec::new(),
         argv: vec!["true".into()],
         env: vec![],
         workdir: None,

@@ -94,17 +94,28 @@ pub fn wire_refusal(refusal: &Refusal) -> v1::Refusal {
     }
 }
 
-/// The agent's whole truth. `ends` holds how each member ended, `gangs` what Ray says.
+/// The agent's whole truth. `ends` holds how each member ended, `gangs` what Ray says, `guests` what
+/// members have done for the guests of a standing cluster.
 pub fn node_report(
     core: &Core,
     ends: &BTreeMap<MemberKey, Ended>,
     gangs: &BTreeMap<(GangId, Epoch), v1::GangReport>,
+    guests: &BTreeMap<MemberKey, BTreeMap<String, v1::GuestState>>,
 ) -> v1::NodeReport {
+    let done = |key: &MemberKey| {
+        let done = guests.get(key).into_iter().flatten();
+        let report = |(operation, state): (&String, &v1::GuestState)| v1::GuestReport {
+            operation: operation.clone(),
+            state: state.clone(),
+        };
+        done.map(report).collect()
+    };
     let members = core
         .members()
         .map(|(key, member)| v1::MemberReport {
             key: key.clone(),
             state: member_state(member, ends.get(key)),
+            guests: done(key),
         })
         .collect();
     v1::NodeReport { held: core.held(), members, gangs: gangs.values().cloned().collect() }

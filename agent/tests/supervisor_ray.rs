@@ -132,6 +132,7 @@ impl Gang {
                     self.states.insert(key.member, state);
                 }
                 SupervisorEvent::GangChanged { report } => self.report = Some(report),
+                SupervisorEvent::GuestChanged { .. } => {}
             }
         }
         self.note(what);

@@ -112,7 +112,8 @@ fn report(epoch: Epoch) -> anyhow::Result<NodeReport> {
     let members = (0..MEMBERS).map(|number| {
         let gang = GangId::new(format!("g-7f3k{number:02}"))?;
         let key = MemberKey { gang, epoch, member: MemberId::Rank(0) };
-        Ok(MemberReport { key, state: MemberState::Running { pid: 40_000 + number } })
+        let state = MemberState::Running { pid: 40_000 + number };
+        Ok(MemberReport { key, state, guests: Vec::new() })
     });
     let members = members.collect::<anyhow::Result<_>>()?;
     Ok(NodeReport { held: generation(), members, gangs: Vec::new() })
@@ -141,6 +142,7 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
             ports: PortBlock { base: 20_000, size: 344 },
         }],
         entrypoints: Vec::new(),
+        guests: Vec::new(),
         argv: ["python", "-m", "train", "--config", "configs/grpo-llama-70b.yaml"]
             .map(Into::into)
             .to_vec(),

@@ -158,7 +158,8 @@ impl Nodes {
                 members.push((key, phase.clone()));
             }
         }
-        let report = Report { held: push.generation, members, gangs: Vec::new() };
+        let report =
+            Report { held: push.generation, members, gangs: Vec::new(), guests: Vec::new() };
         Ok(Event::Reported { node: place.node.clone(), session: place.session, report })
     }
 

@@ -130,7 +130,7 @@ fn registry_is_as_written_down() {
 #[test]
 fn versions_are_as_written_down() {
     assert_eq!(ALPN, b"gangline/1");
-    assert_eq!((MINOR, MINOR_OLDEST), (1, 1));
+    assert_eq!((MINOR, MINOR_OLDEST), (2, 2));
     let codes = [
         tlv::REFUSE_VERSION,
         tlv::REFUSE_TOKEN,
@@ -185,7 +185,14 @@ impl Variants {
     }
 
     fn report(&mut self, report: &NodeReport) {
-        for MemberReport { key, state } in &report.members {
+        for MemberReport { key, state, guests } in &report.members {
+            for guest in guests {
+                self.see(match guest.state {
+                    GuestState::Prepared => "GuestState::Prepared",
+                    GuestState::Failed { .. } => "GuestState::Failed",
+                    GuestState::Swept { .. } => "GuestState::Swept",
+                });
+            }
             self.member(key.member);
             self.see(match state {
                 MemberState::Starting => "MemberState::Starting",
@@ -223,6 +230,15 @@ impl Variants {
                         Launcher::Ray => "Launcher::Ray",
                         Launcher::Command => "Launcher::Command",
                     });
+                    for guest in &assignment.guests {
+                        self.see(match guest.order {
+                            GuestOrder::Prepare(_) => "GuestOrder::Prepare",
+                            GuestOrder::Run(_) => "GuestOrder::Run",
+                            GuestOrder::Watch => "GuestOrder::Watch",
+                            GuestOrder::Stop => "GuestOrder::Stop",
+                            GuestOrder::Sweep { .. } => "GuestOrder::Sweep",
+                        });
+                    }
                 }
                 Order::Stop => self.see("Order::Stop"),
             },
@@ -262,6 +278,14 @@ fn every_variant_is_in_a_golden() {
         "EntrypointState::Running",
         "EntrypointState::Succeeded",
         "EntrypointState::Waiting",
+        "GuestOrder::Prepare",
+        "GuestOrder::Run",
+        "GuestOrder::Stop",
+        "GuestOrder::Sweep",
+        "GuestOrder::Watch",
+        "GuestState::Failed",
+        "GuestState::Prepared",
+        "GuestState::Swept",
         "Launcher::Command",
         "Launcher::Ray",
         "MemberId::Head",

@@ -201,6 +201,18 @@ impl Board {
         Some(JobSnapshot { job, attempts, gang })
     }
 
+    /// The jobs on a standing cluster that have not ended, in the order of submission.
+    pub fn live_guests(&self, cluster: &JobId) -> Vec<JobSnapshot> {
+        let of_cluster =
+            |job: &&Arc<Job>| job.cluster.as_ref() == Some(cluster) && !job.state.is_terminal();
+        let mut ids: Vec<(u64, JobId)> = {
+            let inner = self.read();
+            inner.jobs.values().filter(of_cluster).map(|j| (j.sequence, j.id.clone())).collect()
+        };
+        ids.sort();
+        ids.iter().filter_map(|(_, id)| self.job(id)).collect()
+    }
+
     /// The newest job of this name among those that `visible` lets through.
     pub fn newest_named(&self, name: &str, visible: impl Fn(&Job) -> bool) -> Option<Arc<Job>> {
         let inner = self.read();

@@ -2,7 +2,7 @@
 
 use gangline_common::wire::v1;
 
-use crate::core::event::{EntrypointFact, GangFacts, Report};
+use crate::core::event::{EntrypointFact, GangFacts, GuestFact, GuestWord, Report};
 use crate::core::gang::{End, EndHow, Phase};
 use crate::core::job::{RayDriver, RayFacts, RayNode};
 use crate::core::node::{Gpu, Inventory};
@@ -59,9 +59,22 @@ pub fn inventory(wire: v1::NodeInventory) -> Inventory {
 pub fn report(wire: v1::NodeReport) -> Report {
     Report {
         held: wire.held,
+        guests: wire.members.iter().flat_map(guest_words).collect(),
         members: wire.members.into_iter().map(|m| (m.key, phase(m.state))).collect(),
         gangs: wire.gangs.into_iter().map(gang_facts).collect(),
     }
+}
+
+fn guest_words(member: &v1::MemberReport) -> impl Iterator<Item = GuestWord> {
+    member.guests.iter().map(|guest| GuestWord {
+        key: member.key.clone(),
+        operation: guest.operation.clone(),
+        fact: match guest.state.clone() {
+            v1::GuestState::Prepared => GuestFact::Prepared,
+            v1::GuestState::Failed { reason } => GuestFact::Failed { reason: clip(reason) },
+            v1::GuestState::Swept { log_bytes } => GuestFact::Swept { log_bytes },
+        },
+    })
 }
 
 fn phase(state: v1::MemberState) -> Phase {

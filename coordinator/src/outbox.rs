@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gangline_common::ids::{Epoch, GangId, NodeId};
 use gangline_common::tls::sha256;
 use gangline_common::wire::v1::{
-    Argument, Assignment, DesiredGang, DesiredHeader, Entrypoint, Launcher, MemberAssignment,
-    Order, Piece, Secret,
+    Argument, Assignment, DesiredGang, DesiredHeader, Entrypoint, GuestAssignment, GuestJob,
+    GuestOrder, Launcher, MemberAssignment, Order, Piece, Secret,
 };
 use tokio::sync::watch;
 
-use crate::core::effect::{Close, CloseReason, Desired, Push};
+use crate::core::effect::{Close, CloseReason, Desired, DesiredGuest, Push};
 use crate::core::gang::Gang;
-use crate::core::job::{self, Attempt, Job, JobRequest};
+use crate::core::job::{self, Attempt, Guest, GuestPhase, Job, JobRequest, JobState};
 use crate::core::secrets::SecretRecord;
 use crate::secrets::{Sealer, SecretError};
 
@@ -96,9 +96,10 @@ fn desired_gang(
     sealer: &Sealer,
 ) -> Result<DesiredGang, SecretError> {
     Ok(match desired {
-        Desired::Run { job, gang, secrets } => {
+        Desired::Run { job, gang, secrets, guests } => {
             let mut assignment = assignment(job, gang, node);
             assignment.env.extend(revealed(secrets, sealer)?);
+            assignment.guests = guests_on(guests, gang, node, sealer)?;
             DesiredGang {
                 gang: gang.id.clone(),
                 epoch: gang.epoch,
@@ -138,10 +139,6 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         argv: arguments(request),
         driver: job::DRIVER_MEMBER,
     };
-    let config_files = vec![
-        ("spec.json".to_owned(), request.spec_json.clone()),
-        ("submit.txt".to_owned(), request.submit_command.clone()),
-    ];
     let member = |(id, member): (MemberId, &crate::core::gang::Member)| MemberAssignment {
         member: id,
         gpus: member.gpus.clone(),
@@ -162,18 +159,99 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         head_ports: first
             .map_or(gangline_common::ids::PortBlock { base: 0, size: 0 }, |member| member.ports),
         members: gang.members_on(node).map(member).collect(),
-        entrypoints: if has_head { vec![entrypoint] } else { Vec::new() },
+        entrypoints: if has_head && !job.is_cluster() { vec![entrypoint] } else { Vec::new() },
+        guests: Vec::new(),
         argv: if launcher == Launcher::Command { arguments(request) } else { Vec::new() },
         env: environment(request, gang.attempt),
         workdir: request.workdir.clone(),
         job_directory: request.job_directory.clone(),
         checkpoint_directory: request.checkpoint_directory.clone(),
         directories: request.directories.clone(),
-        config_files: if has_rank_zero { config_files } else { Vec::new() },
+        config_files: if has_rank_zero { config_files(request) } else { Vec::new() },
         grace_ms: request.grace_ms,
         start_timeout_ms: request.start_timeout_ms,
         auth_token: auth_token(&job.token_seed, &gang.id, gang.epoch),
         run_as: None,
+    }
+}
+
+fn config_files(request: &JobRequest) -> Vec<(String, String)> {
+    vec![
+        ("spec.json".to_owned(), request.spec_json.clone()),
+        ("submit.txt".to_owned(), request.submit_command.clone()),
+    ]
+}
+
+/// The guests that a node has something to do for: its ranks prepare, the head's node runs and
+/// stops, every node sweeps. Secrets go to the head's node alone, which gives them to Ray.
+fn guests_on(
+    guests: &[DesiredGuest],
+    gang: &Gang,
+    node: &NodeId,
+    sealer: &Sealer,
+) -> Result<Vec<GuestAssignment>, SecretError> {
+    use gangline_common::ids::MemberId;
+    let has_head = gang.members_on(node).any(|(id, _)| id == MemberId::Head);
+    let mut listed = Vec::new();
+    for DesiredGuest { job, attempt, secrets } in guests {
+        let Some(guest) = &attempt.guest else { continue };
+        let has_share = guest.shares.iter().any(|share| {
+            let member = gang.members.get(&MemberId::Rank(share.rank));
+            member.is_some_and(|member| member.node == *node)
+        });
+        let order = match guest.phase {
+            GuestPhase::Preparing if has_share => {
+                GuestOrder::Prepare(Box::new(guest_job(job, guest, gang, attempt.number)))
+            }
+            GuestPhase::Running if has_head && job.state == JobState::Running => GuestOrder::Watch,
+            GuestPhase::Running if has_head => {
+                let mut run = guest_job(job, guest, gang, attempt.number);
+                run.config_files = Vec::new(); // its ranks have them
+                run.env.extend(revealed(secrets, sealer)?);
+                GuestOrder::Run(Box::new(run))
+            }
+            GuestPhase::Stopping if has_head => GuestOrder::Stop,
+            GuestPhase::Sweeping => {
+                GuestOrder::Sweep { log_directory: log_directory(job, attempt) }
+            }
+            GuestPhase::Preparing
+            | GuestPhase::Running
+            | GuestPhase::Stopping
+            | GuestPhase::Over => continue,
+        };
+        listed.push(GuestAssignment {
+            operation: Attempt::operation(&job.id, attempt.number),
+            job: job.id.clone(),
+            attempt: attempt.number,
+            ranks: guest.shares.iter().map(|share| share.rank).collect(),
+            order,
+        });
+    }
+    Ok(listed)
+}
+
+fn log_directory(job: &Job, attempt: &Attempt) -> Option<String> {
+    let directory = job.request.job_directory.as_ref()?;
+    Some(format!("{directory}/logs/attempt-{}", attempt.number))
+}
+
+fn guest_job(job: &Job, guest: &Guest, gang: &Gang, attempt: u32) -> GuestJob {
+    let request = &job.request;
+    let address = |rank: u32| gang.addresses.ranks.get(rank as usize).copied();
+    GuestJob {
+        argv: arguments(request),
+        job_name: request.name.clone(),
+        project: job.project.clone(),
+        nnodes: request.nnodes,
+        gpus_per_node: request.gpus_per_node,
+        addresses: guest.shares.iter().filter_map(|share| address(share.rank)).collect(),
+        env: environment(request, attempt),
+        workdir: request.workdir.clone(),
+        job_directory: request.job_directory.clone(),
+        checkpoint_directory: request.checkpoint_directory.clone(),
+        directories: request.directories.clone(),
+        config_files: config_files(request),
+        grace_ms: request.grace_ms,
     }
 }
 

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use gangline_common::ids::JobId;
 use gangline_spec::{
-    Code, CodeSource, Entrypoint, JobSpec, LauncherKind, Part, SpecError, SpecErrors, TrackingPlace,
+    Code, CodeSource, Entrypoint, JobSpec, Kind, LauncherKind, Part, SpecError, SpecErrors,
+    TrackingPlace,
 };
 
-use crate::core::job::{Argument, JobRequest, Launcher, Piece};
+use crate::core::job::{Argument, JobKind, JobRequest, Launcher, Piece};
 
 /// Where jobs may have directories; absolute paths, from the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub fn resolve_paths(
         Some(directory) => {
             Some(allowed(&directory, rules, "/checkpoint/dir", "training checkpoints")?)
         }
+        // A cluster runs no program of its own.
+        None if spec.kind != Kind::Job => None,
         None => job_directory.as_ref().map(|directory| format!("{directory}/checkpoints")),
     };
     if let Some(code) = code_path(spec) {
@@ -145,8 +148,14 @@ pub fn job_request(
         LauncherKind::Ray => Launcher::Ray,
         LauncherKind::Command | LauncherKind::Torchrun => Launcher::Command,
     };
+    let kind = match spec.kind {
+        Kind::Job => JobKind::Job,
+        Kind::Cluster { idle_stop } => JobKind::Cluster { idle_stop_ms: idle_stop.map(millis) },
+    };
     JobRequest {
         name: request_name(spec),
+        kind,
+        cluster: spec.cluster.clone(),
         nnodes: spec.resources.nnodes,
         gpus_per_node: spec.resources.gpus_per_node,
         cpus_milli: spec.resources.cpus_per_node.map(milli),
@@ -231,7 +240,8 @@ fn request_name(spec: &JobSpec) -> String {
             let name = expansion.template.split('@').next().unwrap_or_default();
             return name.rsplit('/').next().unwrap_or("job").to_owned();
         }
-        Entrypoint::Script(_) | Entrypoint::Nothing => return "script".to_owned(),
+        Entrypoint::Script(_) => return "script".to_owned(),
+        Entrypoint::Nothing => return "cluster".to_owned(),
     };
     let script = argv.iter().find(|argument| argument.ends_with(".py"));
     let word = script.or(argv.first()).map_or("", |word| word.rsplit('/').next().unwrap_or(word));

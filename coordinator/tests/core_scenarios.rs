@@ -287,7 +287,7 @@ fn a_deleted_job_leaves_nothing_and_others_stay() {
     assert_eq!(fleet.delete("j1"), not_ended);
     fleet.exit_ranks("j1", 0);
     let gang = fleet.job("j1").gang.clone();
-    assert_eq!(fleet.delete("j1"), Answer::Deleted { gang: gang.clone() });
+    assert_eq!(fleet.delete("j1"), Answer::Deleted { gang: Some(gang.clone()) });
     assert!(fleet.core.jobs().all(|job| job.id.as_str() == "j2"));
     assert!(fleet.core.attempts().all(|attempt| attempt.job.as_str() == "j2"));
     assert!(fleet.core.gangs().all(|left| left.id != gang));

@@ -22,8 +22,20 @@ impl Random {
 
 const NAMES: [&str; 4] = ["a", "b", "c", "h"];
 
-/// Returns how many jobs were deleted on the way.
-fn history(seed: u64, events: u32) -> u32 {
+/// What happened in a history, so that one that tests nothing shows.
+#[derive(Default)]
+struct Tally {
+    deleted: u32,
+    guests: Guests,
+}
+
+#[derive(Default)]
+struct Guests {
+    submitted: u32,
+    ran: u32,
+}
+
+fn history(seed: u64, events: u32) -> Tally {
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut fleet = Fleet::new();
     for name in NAMES {
@@ -31,6 +43,14 @@ fn history(seed: u64, events: u32) -> u32 {
     }
     let mut jobs: Vec<String> = Vec::new();
     let (mut submitted, mut deleted) = (0, 0);
+    let mut guests = Guests::default();
+    // Half of the histories begin with a cluster that stands.
+    if seed.is_multiple_of(2) {
+        let spec = "{kind: cluster, name: c, resources: {nnodes: 2, gpus_per_node: 3}}";
+        fleet.submit("c0", spec);
+        fleet.settle();
+        jobs.push("c0".to_owned());
+    }
     for _ in 0..events {
         let name = NAMES[random.below(4) as usize];
         match random.below(16) {
@@ -40,6 +60,28 @@ fn history(seed: u64, events: u32) -> u32 {
                 let nodes = 1 + random.below(3);
                 let gpus = random.below(5);
                 let launcher = ["ray", "command"][random.below(2) as usize];
+                if random.below(5) == 0 {
+                    let idle = ["", ", idle_stop: 20s"][random.below(2) as usize];
+                    let spec = format!(
+                        "{{kind: cluster, name: c, resources: {{nnodes: {nodes}, \
+                         gpus_per_node: {gpus}}}{idle}}}"
+                    );
+                    fleet.submit(&id, &spec);
+                    jobs.push(id);
+                    continue;
+                }
+                if random.below(2) == 0 {
+                    let spec = format!(
+                        "{{name: x, cluster: c, resources: {{nnodes: 1, \
+                         gpus_per_node: {}}}, command: [x]}}",
+                        gpus.min(2)
+                    );
+                    if matches!(fleet.submit(&id, &spec), Answer::Submitted { .. }) {
+                        jobs.push(id);
+                        guests.submitted += 1;
+                    }
+                    continue;
+                }
                 fleet.submit(
                     &id,
                     &format!(
@@ -77,8 +119,13 @@ fn history(seed: u64, events: u32) -> u32 {
             _ => entrypoints_move(&mut fleet, &jobs, &mut random),
         }
     }
+    let ran = |id: &&String| {
+        let job = fleet.job(id);
+        job.cluster.is_some() && job.started.is_some()
+    };
+    guests.ran = jobs.iter().filter(ran).count() as u32;
     heal(&mut fleet, &jobs, seed);
-    deleted
+    Tally { deleted, guests }
 }
 
 fn end_one(fleet: &mut Fleet, name: &str, random: &mut Random) {
@@ -134,14 +181,22 @@ fn heal(fleet: &mut Fleet, jobs: &[String], seed: u64) {
     }
     for (name, agent) in &fleet.agents {
         assert!(agent.members.is_empty(), "seed {seed}: {name} still has {:?}", agent.members);
+        let left = &agent.guest_processes;
+        assert!(left.is_empty(), "seed {seed}: {name} still has processes of {left:?}");
     }
 }
 
 #[test]
 fn random_histories_keep_every_invariant() {
     let seeds = std::env::var("GANGLINE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
-    let deleted: u32 = (1..=seeds).map(|seed| history(seed, 400)).sum();
+    let tallies: Vec<Tally> = (1..=seeds).map(|seed| history(seed, 400)).collect();
+    let deleted: u32 = tallies.iter().map(|tally| tally.deleted).sum();
+    let guests: u32 = tallies.iter().map(|tally| tally.guests.submitted).sum();
+    let ran: u32 = tallies.iter().map(|tally| tally.guests.ran).sum();
     // Few seeds on purpose may have none.
     assert!(deleted > 0 || seeds < 60, "the histories delete no job");
-    eprintln!("{deleted} jobs deleted in {seeds} histories");
+    assert!(ran > 0 || seeds < 60, "no job ran on a standing cluster");
+    eprintln!(
+        "{seeds} histories: {deleted} jobs deleted, {guests} submitted to clusters, {ran} ran there"
+    );
 }

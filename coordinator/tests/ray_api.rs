@@ -71,13 +71,14 @@ async fn every_ray_route_asks_who_it_is() {
     let job = submit(&fixture, ALICE, &hello()).await;
     let mut routes = route_list();
     routes.retain(|route| route.dialect == Dialect::Ray);
-    assert_eq!(routes.len(), 10 * 4, "ten routes, behind every prefix");
+    assert_eq!(routes.len(), 10 * 6, "ten routes, behind every prefix");
     let mut wrong_tokens = Vec::new();
     for RouteFacts { method, path: template, .. } in routes {
         let at = |id: &str| {
             template
                 .replace("{id}", id)
                 .replace("{pool}", "h100-a")
+                .replace("{cluster}", "rl-dev")
                 .replace("{profile}", "1x0")
                 .replace("{protocol}", "gcs")
                 .replace("{package}", "_ray_pkg_0123456789abcdef.zip")

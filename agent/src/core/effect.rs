@@ -30,6 +30,8 @@ pub enum Effect {
     Start(MemberKey),
     /// Find the member of an earlier run of the agent again, or what is left of it.
     Adopt(MemberKey),
+    /// The assignment of a live member says something new.
+    Update(MemberKey),
     /// End the member's processes: politely, then by force after `grace`.
     Stop { key: MemberKey, grace: Duration },
     /// Remove the member's files; answered by `Released` or `ReleaseFailed`.

@@ -142,7 +142,7 @@ impl Core {
 
     fn on_desired(&mut self, set: DesiredSet, effects: &mut Effects) {
         match self.judge(&set) {
-            Ok(Verdict::Newer) => self.accept(set),
+            Ok(Verdict::Newer) => self.accept(set, effects),
             Ok(Verdict::Known) => {}
             // The report tells the coordinator which generation is held here.
             Ok(Verdict::Older) => self.changed.report = true,
@@ -271,8 +271,9 @@ impl Core {
         Ok(Verdict::Newer)
     }
 
-    fn accept(&mut self, set: DesiredSet) {
+    fn accept(&mut self, set: DesiredSet, effects: &mut Effects) {
         self.held = set.generation;
+        self.note_new_content(&set, effects);
         self.desired = set.gangs.into_iter().map(|order| (order.gang.clone(), order)).collect();
         for order in self.desired.values() {
             let first = Seen { epoch: order.epoch, closed: false, listed: self.held };
@@ -286,6 +287,23 @@ impl Core {
         self.admit();
         self.bound_seen();
         self.changed = Changed { ledger: true, report: true };
+    }
+
+    /// Members that run are told when their incarnation's assignment says something new.
+    fn note_new_content(&self, set: &DesiredSet, effects: &mut Effects) {
+        for order in &set.gangs {
+            let (Some(GangOrder { epoch, order: Order::Run(before), .. }), Order::Run(after)) =
+                (self.desired.get(&order.gang), &order.order)
+            else {
+                continue;
+            };
+            if *epoch != order.epoch || before.digest == after.digest {
+                continue;
+            }
+            let keys = after.members.iter().map(|wanted| order.key(wanted.member));
+            let live = keys.filter(|key| self.members.get(key).is_some_and(Member::is_live));
+            effects.list.extend(live.map(Effect::Update));
+        }
     }
 
     /// Gives every listed member that is not known a place: to wait for its start, or refused.

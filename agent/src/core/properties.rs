@@ -208,6 +208,9 @@ impl World {
                 assert!(self.started.contains(&key), "{key} adopted but never started");
                 self.unanswered.insert(key);
             }
+            Effect::Update(key) => {
+                assert!(self.started.contains(&key), "{key} is told news and was never started");
+            }
             Effect::Stop { key, .. } => {
                 assert!(
                     self.condemned.contains(&key)

@@ -35,6 +35,14 @@ pub(super) fn run(gang: &str, n: u32, gpus: &[&str]) -> GangOrder {
     GangOrder { gang: GangId::new(gang).unwrap(), epoch: epoch(n), order }
 }
 
+/// The same with another content of its assignment.
+fn with_content(mut order: GangOrder, content: u8) -> GangOrder {
+    if let Order::Run(run) = &mut order.order {
+        run.digest = Digest([content; 32]);
+    }
+    order
+}
+
 pub(super) fn stop(gang: &str, n: u32) -> GangOrder {
     GangOrder { gang: GangId::new(gang).unwrap(), epoch: epoch(n), order: Order::Stop }
 }
@@ -401,4 +409,25 @@ fn memory_of_old_gangs_is_bounded_and_keeps_the_newest() {
     assert_eq!(node.core.seen.len(), MAX_SEEN);
     assert!(!node.core.seen.contains_key(&GangId::new("g0-0").unwrap()));
     assert!(node.core.seen.contains_key(&GangId::new("g4-1023").unwrap()));
+}
+
+#[test]
+fn members_that_run_are_told_what_is_new() {
+    let mut node = Node::new();
+    let (a, b) = (key("a", 1), key("b", 1));
+    let orders = |content| vec![with_content(run("a", 1, &["x"]), content), run("b", 1, &["y"])];
+    let first = node.desires(1, orders(1));
+    assert_starts(&first, &a);
+    assert!(!first.list.contains(&Effect::Update(a.clone())), "it starts with the newest");
+    node.runs(a.clone());
+    node.runs(b.clone());
+    let second = node.desires(2, orders(2));
+    assert_touches_no_process(&second);
+    assert!(second.list.contains(&Effect::Update(a.clone())), "{second:?}");
+    assert!(!second.list.contains(&Effect::Update(b)), "nothing is new for b: {second:?}");
+    let same = node.desires(3, orders(2));
+    assert!(!same.list.contains(&Effect::Update(a.clone())), "{same:?}");
+    node.ends(a.clone());
+    let ended = node.desires(4, orders(3));
+    assert!(!ended.list.contains(&Effect::Update(a)), "it has ended: {ended:?}");
 }

@@ -32,6 +32,10 @@ impl Members for Fake {
         self.note(format!("adopt {}", plan.key));
     }
 
+    fn update(&mut self, key: &MemberKey, assignment: Arc<Assignment>) {
+        self.note(format!("update {key} {}", assignment.guests.len()));
+    }
+
     fn stop(&mut self, key: &MemberKey, grace: Duration) {
         self.note(format!("stop {key} {}", grace.as_secs()));
     }

@@ -137,7 +137,7 @@ fn check_exec(argv: &[String], env: &Environment) -> Result<(), Refusal> {
 
 /// Directories and files below the job's directory. Only ranks make them: a head's node need not
 /// have the shared root.
-fn operations(plan: &MemberPlan) -> Result<Vec<Operation>, Refusal> {
+pub fn operations(plan: &MemberPlan) -> Result<Vec<Operation>, Refusal> {
     let MemberId::Rank(rank) = plan.key.member else { return Ok(Vec::new()) };
     let assignment = &plan.assignment;
     let mut operations = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
+use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, JobId, MARK_VARIABLE, MemberId};
 use gangline_common::wire::v1::{Argument, Assignment, Launcher, MemberAssignment, Piece};
 
 use super::ports::{self, FixedPort};
@@ -87,8 +87,9 @@ pub fn facts_of_gang(assignment: &Assignment) -> Environment {
     of_job(assignment)
 }
 
-fn attempt_mark(assignment: &Assignment) -> String {
-    format!("{}:{}", assignment.job, assignment.attempt)
+/// What every process below an entrypoint carries.
+pub fn attempt_mark(job: &JobId, attempt: u32) -> String {
+    format!("{job}:{attempt}")
 }
 
 /// Variables that depend on the node: the same for Ray and for command ranks.
@@ -144,8 +145,13 @@ pub fn command_rank(
     }
     env.extend(assignment.env.iter().cloned());
     env.insert(MARK_VARIABLE.to_owned(), plan.key.mark());
-    env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(assignment));
+    env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(&assignment.job, assignment.attempt));
     env
+}
+
+/// What Ray gives a stopped job before SIGKILL: whole seconds, rounded up.
+fn grace_s(assignment: &Assignment) -> String {
+    assignment.grace_ms.div_ceil(1000).max(1).to_string()
 }
 
 /// Environment of `ray start`. The job's own variables are not in it: they go into the job's
@@ -159,8 +165,7 @@ pub fn ray_start(
     let mut env = base.clone();
     prefer_python(&mut env, &config.python);
     env.extend(of_member(plan, config));
-    // Ray gives a stopped job this long before SIGKILL; whole seconds, rounded up.
-    let grace_s = plan.assignment.grace_ms.div_ceil(1000).max(1).to_string();
+    let grace_s = grace_s(&plan.assignment);
     let defaults = [
         ("RAY_DEDUP_LOGS", "0"),
         ("RAY_USAGE_STATS_ENABLED", "0"),
@@ -203,8 +208,10 @@ pub fn entrypoint(assignment: &Assignment) -> Environment {
     let mut env = of_job(assignment);
     // A driver that brings a runtime environment of its own is not refused for a key of ours.
     env.insert("RAY_OVERRIDE_JOB_RUNTIME_ENV".to_owned(), "1".to_owned());
+    // A guest's own: that of `ray start` is its cluster's.
+    env.insert("RAY_JOB_STOP_WAIT_TIME_S".to_owned(), grace_s(assignment));
     env.extend(assignment.env.iter().cloned());
-    env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(assignment));
+    env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(&assignment.job, assignment.attempt));
     env.remove(MARK_VARIABLE); // each node's own, from its `ray start`
     env
 }

@@ -53,6 +53,7 @@ fn plan(launcher: Launcher, member: MemberId) -> MemberPlan {
             argv: vec!["python".into(), "train.py".into()],
             driver: MemberId::Rank(0),
         }],
+        guests: Vec::new(),
         argv: ["sh", "-c", "echo $(id)"].map(Into::into).to_vec(),
         env: vec![("LD_PRELOAD".to_owned(), "/opt/hook.so".to_owned())],
         workdir: Some("/work dir".to_owned()),

@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
-use gangline_common::wire::v1::{Ended, EndedHow, Launcher, MemberState, Refusal};
+use gangline_common::wire::v1::{Assignment, Ended, EndedHow, Launcher, MemberState, Refusal};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::births::Nursery;
 use super::command::{self, HostFacts};
+use super::guests::Guests;
 use super::orphans;
 use super::ports;
 use super::process::{self, ProcessId};
@@ -44,6 +45,8 @@ pub struct Member {
     pub spool: Arc<Spool>,
     pub events: mpsc::Sender<SupervisorEvent>,
     pub stop: watch::Receiver<Option<StopOrder>>,
+    /// The newest content of the plan's assignment.
+    pub assignment: watch::Receiver<Arc<Assignment>>,
     /// Set before the end is reported: no byte is added to any log any more.
     pub over: Arc<AtomicBool>,
     progress: Progress,
@@ -58,6 +61,16 @@ struct Progress {
     /// No process of a job stands in the way of stopping the cluster.
     quiet: bool,
     ray: Option<RayWatchTask>,
+    guests: Option<GuestsTask>,
+}
+
+/// What is done for the guests of a standing cluster; ends with the member.
+struct GuestsTask(tokio::task::JoinHandle<()>);
+
+impl Drop for GuestsTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// The watch of the gang's Ray cluster; ends with the member.
@@ -88,10 +101,12 @@ impl Member {
         nursery: Arc<Nursery>,
         events: mpsc::Sender<SupervisorEvent>,
         stop: watch::Receiver<Option<StopOrder>>,
+        assignment: watch::Receiver<Arc<Assignment>>,
         over: Arc<AtomicBool>,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
-        Member { plan, config, nursery, spool, events, stop, over, progress: Progress::default() }
+        let progress = Progress::default();
+        Member { plan, config, nursery, spool, events, stop, assignment, over, progress }
     }
 
     /// Starts the member, or takes it over when it was started before.
@@ -246,8 +261,18 @@ impl Member {
             return;
         }
         self.say(MemberState::Running { pid: main.pid }).await;
-        let assignment = &self.plan.assignment;
-        if assignment.launcher != Launcher::Ray || self.plan.key.member != MemberId::Head {
+        if self.plan.assignment.launcher != Launcher::Ray {
+            return;
+        }
+        let guests = Guests {
+            plan: self.plan.clone(),
+            spool: Arc::clone(&self.spool),
+            nursery: Arc::clone(&self.nursery),
+            events: self.events.clone(),
+            assignment: self.assignment.clone(),
+        };
+        self.progress.guests = Some(GuestsTask(tokio::spawn(guests.run())));
+        if self.plan.key.member != MemberId::Head {
             return;
         }
         let (tell_quiet, quiet) = watch::channel(false);
@@ -256,6 +281,7 @@ impl Member {
             Arc::clone(&self.spool),
             self.events.clone(),
             self.stop.clone(),
+            self.assignment.clone(),
             tell_quiet,
         );
         match watch {
@@ -272,6 +298,7 @@ impl Member {
     /// Makes sure that nothing is left, keeps the logs, and reports the end.
     async fn finish(mut self, end: End) {
         self.progress.ray = None;
+        self.progress.guests = None;
         let by_shim = matches!(end, End::Recorded(_));
         let record = match end {
             End::Recorded(record) => record,

@@ -11,6 +11,7 @@ mod environment;
 pub mod files;
 #[cfg(test)]
 mod fixtures;
+mod guests;
 mod member;
 mod orphans;
 mod ports;
@@ -31,7 +32,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
-use gangline_common::wire::v1::{Assignment, GangReport, MemberAssignment, MemberState};
+use gangline_common::wire::v1::{
+    Assignment, GangReport, GuestState, MemberAssignment, MemberState,
+};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -78,6 +81,8 @@ pub enum SupervisorEvent {
     MemberChanged { key: MemberKey, state: MemberState },
     /// Readiness and entrypoints of a gang whose Ray head runs here.
     GangChanged { report: GangReport },
+    /// A member has done what it was told to do for a guest of its standing cluster.
+    GuestChanged { key: MemberKey, operation: String, state: GuestState },
 }
 
 /// One log file of a member.
@@ -115,6 +120,7 @@ impl StopOrder {
 
 struct Handle {
     spool: Spool,
+    assignment: watch::Sender<Arc<Assignment>>,
     stop: watch::Sender<Option<StopOrder>>,
     over: Arc<AtomicBool>,
     task: JoinHandle<()>,
@@ -156,6 +162,7 @@ impl Supervisor {
         let key = plan.key.clone();
         let spool = Spool::of(&plan, &self.config);
         let (stop, stop_receiver) = watch::channel(None);
+        let (assignment, newest) = watch::channel(Arc::clone(&plan.assignment));
         let over = Arc::new(AtomicBool::new(false));
         let member = Member::new(
             plan,
@@ -163,10 +170,19 @@ impl Supervisor {
             Arc::clone(&self.nursery),
             self.events.clone(),
             stop_receiver,
+            newest,
             Arc::clone(&over),
         );
         let task = spawn(member);
-        self.members.insert(key, Handle { spool, stop, over, task });
+        self.members.insert(key, Handle { spool, assignment, stop, over, task });
+    }
+
+    /// Tells a member the newest content of its assignment: the guests of a standing cluster come and
+    /// go while it runs.
+    pub fn update(&mut self, key: &MemberKey, assignment: Arc<Assignment>) {
+        if let Some(handle) = self.members.get(key) {
+            handle.assignment.send_replace(assignment);
+        }
     }
 
     /// Ends a member: its job gets `grace` to end by itself, then everything is killed. Repeating

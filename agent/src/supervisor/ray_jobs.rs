@@ -1,4 +1,5 @@
-//! Watches one gang's Ray cluster from the node of its head: readiness, entrypoints, dead nodes.
+//! Watches one gang's Ray cluster from the node of its head: readiness, entrypoints, dead nodes. The
+//! entrypoints are the gang's own, or those of a standing cluster's guests, which come and go.
 //!
 //! Everything is asked again and again, and only what was answered is reported. A question that
 //! got no answer says nothing: the end of the head is seen by its shim, not here.
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::wire::v1::{
-    Entrypoint, EntrypointReport, EntrypointState, GangReport, RayCluster, RayDriver, RayNode,
+    Argument, Assignment, Entrypoint, EntrypointReport, EntrypointState, GangReport,
+    GuestAssignment, GuestJob, GuestOrder, RayCluster, RayDriver, RayNode,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -33,9 +35,47 @@ const STATE_MESSAGE_BYTES: usize = 1 << 10;
 /// A share of the rank's resource that keeps the Ray driver on that rank.
 const DRIVER_SHARE: f64 = 0.001;
 
+/// What is submitted to Ray.
+#[derive(Clone)]
+struct Task {
+    operation: String,
+    /// Of the gang, or what a guest would have if the gang were its own.
+    assignment: Arc<Assignment>,
+    argv: Vec<Argument>,
+    driver: MemberId,
+    /// Where the entrypoint starts, when not where Ray's workers do.
+    directory: Option<String>,
+}
+
+impl Task {
+    fn own(entrypoint: &Entrypoint, assignment: &Arc<Assignment>) -> Self {
+        Task {
+            operation: entrypoint.operation.clone(),
+            assignment: Arc::clone(assignment),
+            argv: entrypoint.argv.clone(),
+            driver: entrypoint.driver,
+            directory: None,
+        }
+    }
+
+    fn of_guest(guest: &GuestAssignment, job: &GuestJob, assignment: &Assignment) -> Self {
+        Task {
+            operation: guest.operation.clone(),
+            assignment: Arc::new(assignment.of_guest(guest, job)),
+            argv: job.argv.clone(),
+            driver: guest.driver(),
+            directory: job.workdir.clone(),
+        }
+    }
+}
+
 /// One entrypoint on its way.
 struct Tracked {
-    entrypoint: Entrypoint,
+    operation: String,
+    /// Unknown for a guest that an agent finds only when it is to be stopped.
+    task: Option<Task>,
+    /// The guest is to end, and the gang is to run on.
+    is_to_stop: bool,
     /// Ray is known to have it.
     accepted: bool,
     /// Ray was asked to stop it.
@@ -43,9 +83,24 @@ struct Tracked {
     /// Ray's own word for its state, once there was one.
     status: Option<String>,
     state: EntrypointState,
+    /// When submitting is given up; counts from the first try.
+    submit_until: Option<Instant>,
 }
 
 impl Tracked {
+    fn new(operation: String, task: Option<Task>) -> Self {
+        Tracked {
+            operation,
+            task,
+            is_to_stop: false,
+            accepted: false,
+            stop_sent: false,
+            status: None,
+            state: EntrypointState::Waiting,
+            submit_until: None,
+        }
+    }
+
     fn is_over(&self) -> bool {
         matches!(self.state, EntrypointState::Succeeded { .. } | EntrypointState::Failed { .. })
     }
@@ -58,6 +113,8 @@ pub struct RayWatch {
     api: RayApi,
     events: mpsc::Sender<SupervisorEvent>,
     stop: watch::Receiver<Option<StopOrder>>,
+    /// The newest content of the gang's assignment.
+    assignment: watch::Receiver<Arc<Assignment>>,
     /// Told true once no entrypoint stands in the way of stopping the gang.
     quiet: watch::Sender<bool>,
     version: Option<Version>,
@@ -67,8 +124,6 @@ pub struct RayWatch {
     nodes_due: Instant,
     cluster: Option<RayCluster>,
     entrypoints: Vec<Tracked>,
-    /// When submitting is given up; counts from the gang's readiness.
-    submit_until: Option<Instant>,
     reported: Option<GangReport>,
 }
 
@@ -79,18 +134,16 @@ impl RayWatch {
         spool: Arc<Spool>,
         events: mpsc::Sender<SupervisorEvent>,
         stop: watch::Receiver<Option<StopOrder>>,
+        assignment: watch::Receiver<Arc<Assignment>>,
         quiet: watch::Sender<bool>,
     ) -> Result<Self, RayApiError> {
         // A block without that port was refused before anything was started; port 0 is refused
         // by the kernel.
         let port = ports::fixed(plan.member.ports, FixedPort::Dashboard).unwrap_or(0);
         let api = RayApi::new(port, plan.assignment.auth_token.clone())?;
-        let track = |entrypoint: &Entrypoint| Tracked {
-            entrypoint: entrypoint.clone(),
-            accepted: false,
-            stop_sent: false,
-            status: None,
-            state: EntrypointState::Waiting,
+        let track = |entrypoint: &Entrypoint| {
+            let task = Task::own(entrypoint, &plan.assignment);
+            Tracked::new(entrypoint.operation.clone(), Some(task))
         };
         let entrypoints = plan.assignment.entrypoints.iter().map(track).collect();
         Ok(RayWatch {
@@ -99,6 +152,7 @@ impl RayWatch {
             api,
             events,
             stop,
+            assignment,
             quiet,
             version: None,
             impostor_seen: false,
@@ -106,7 +160,6 @@ impl RayWatch {
             nodes_due: Instant::now(),
             cluster: None,
             entrypoints,
-            submit_until: None,
             reported: None,
         })
     }
@@ -114,17 +167,56 @@ impl RayWatch {
     /// Runs until the head's member has ended and the task is dropped.
     pub async fn run(mut self) {
         loop {
+            self.take_guests();
             self.look().await;
             if self.report().await.is_err() {
                 return; // nobody listens any more
             }
             let pause = if self.is_settled() { RUNNING_PAUSE } else { FORMING_PAUSE };
-            tokio::time::sleep(pause).await;
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = self.assignment.changed() => {}
+            }
+        }
+    }
+
+    /// Begins with guests that are new, marks those that are to stop, and forgets those that have
+    /// nothing more to do with Ray.
+    fn take_guests(&mut self) {
+        let assignment = Arc::clone(&self.assignment.borrow_and_update());
+        let own = |operation: &str| {
+            assignment.entrypoints.iter().any(|entrypoint| entrypoint.operation == operation)
+        };
+        let is_wanted = |operation: &str| {
+            assignment.guests.iter().any(|guest| {
+                guest.operation == operation
+                    && !matches!(guest.order, GuestOrder::Prepare(_) | GuestOrder::Sweep { .. })
+            })
+        };
+        self.entrypoints.retain(|t| own(&t.operation) || is_wanted(&t.operation));
+        for guest in &assignment.guests {
+            let (task, is_to_stop) = match &guest.order {
+                GuestOrder::Run(job) => (Some(Task::of_guest(guest, job, &assignment)), false),
+                GuestOrder::Watch => (None, false),
+                GuestOrder::Stop => (None, true),
+                GuestOrder::Prepare(_) | GuestOrder::Sweep { .. } => continue,
+            };
+            let known = self.entrypoints.iter_mut().find(|t| t.operation == guest.operation);
+            match known {
+                Some(tracked) => tracked.is_to_stop |= is_to_stop,
+                None => {
+                    let mut tracked = Tracked::new(guest.operation.clone(), task);
+                    tracked.is_to_stop = is_to_stop;
+                    // It was seen running, so Ray has it, or has lost it.
+                    tracked.accepted = guest.order == GuestOrder::Watch;
+                    self.entrypoints.push(tracked);
+                }
+            }
         }
     }
 
     fn is_settled(&self) -> bool {
-        self.is_ready() && self.entrypoints.iter().all(|tracked| tracked.accepted)
+        self.is_ready() && self.entrypoints.iter().all(|t| t.accepted || t.is_over())
     }
 
     fn is_ready(&self) -> bool {
@@ -151,10 +243,6 @@ impl RayWatch {
             }
             self.nodes_due = now + NODES_EVERY;
         }
-        if self.is_ready() && self.submit_until.is_none() {
-            let patience = Duration::from_millis(self.plan.assignment.start_timeout_ms);
-            self.submit_until = Some(now + patience);
-        }
         for index in 0..self.entrypoints.len() {
             self.advance(index).await;
         }
@@ -177,12 +265,13 @@ impl RayWatch {
 
     /// One step of one entrypoint: find it in Ray, or submit it, or stop it.
     async fn advance(&mut self, index: usize) {
-        let stopping = self.is_stopping();
+        let gang_stops = self.is_stopping();
         let ready = self.is_ready();
         let Some(tracked) = self.entrypoints.get_mut(index).filter(|t| !t.is_over()) else {
             return;
         };
-        let operation = tracked.entrypoint.operation.clone();
+        let stopping = gang_stops || tracked.is_to_stop;
+        let operation = tracked.operation.clone();
         // An entrypoint of an earlier agent is there already, whatever the nodes look like now.
         match self.api.job(&operation).await {
             Ok(Some(job)) => {
@@ -196,6 +285,9 @@ impl RayWatch {
             // Ray has lost what it had accepted. Only its answer about the job counts, and it may
             // yet come back with it.
             Ok(None) if tracked.accepted => {}
+            Ok(None) if tracked.is_to_stop => {
+                tracked.state = not_submitted("stopped before it was submitted".to_owned());
+            }
             Ok(None) if ready && !stopping => self.submit(index).await,
             Ok(None) | Err(_) => {}
         }
@@ -203,7 +295,10 @@ impl RayWatch {
 
     async fn submit(&mut self, index: usize) {
         let Some(tracked) = self.entrypoints.get_mut(index) else { return };
-        let submission = match submission(&self.plan, &tracked.entrypoint) {
+        let Some(task) = &tracked.task else { return };
+        let patience = Duration::from_millis(self.plan.assignment.start_timeout_ms);
+        let until = *tracked.submit_until.get_or_insert_with(|| Instant::now() + patience);
+        let submission = match submission(task) {
             Ok(submission) => submission,
             Err(error) => return tracked.state = not_submitted(error.to_string()),
         };
@@ -216,15 +311,14 @@ impl RayWatch {
         match submitted {
             Ok(()) => {
                 tracked.accepted = true;
-                tracing::info!(key = %self.plan.key, operation = tracked.entrypoint.operation, "submitted");
+                tracing::info!(key = %self.plan.key, operation = tracked.operation, "submitted");
             }
             Err(error) => {
-                let late = self.submit_until.is_some_and(|until| Instant::now() >= until);
+                let late = Instant::now() >= until;
                 // A submission whose answer got lost may have arrived: only a definite "unknown"
                 // after it makes it a failure.
-                let unknown = || async {
-                    matches!(self.api.job(&tracked.entrypoint.operation).await, Ok(None))
-                };
+                let unknown =
+                    || async { matches!(self.api.job(&tracked.operation).await, Ok(None)) };
                 if (late || error.is_permanent()) && unknown().await {
                     tracked.state = not_submitted(error.to_string());
                 } else {
@@ -254,7 +348,7 @@ impl RayWatch {
                 .entrypoints
                 .iter()
                 .map(|tracked| EntrypointReport {
-                    operation: tracked.entrypoint.operation.clone(),
+                    operation: tracked.operation.clone(),
                     state: tracked.state.clone(),
                 })
                 .collect(),
@@ -328,22 +422,29 @@ enum Unwritable {
     Unset(String),
 }
 
-fn submission(plan: &MemberPlan, entrypoint: &Entrypoint) -> Result<Submission, Unwritable> {
-    let facts = environment::facts_of_gang(&plan.assignment);
-    let argv = entrypoint.argv.iter().map(|argument| environment::fill(argument, &facts));
-    let argv = argv.collect::<Result<Vec<_>, _>>().map_err(Unwritable::Unset)?;
+/// Starts a program in a directory: both are arguments, so that the shell reads neither.
+const IN_DIRECTORY: [&str; 3] = ["/bin/sh", "-c", r#"cd -- "$0" && exec "$@""#];
+
+fn submission(task: &Task) -> Result<Submission, Unwritable> {
+    let facts = environment::facts_of_gang(&task.assignment);
+    let argv = task.argv.iter().map(|argument| environment::fill(argument, &facts));
+    let mut argv = argv.collect::<Result<Vec<_>, _>>().map_err(Unwritable::Unset)?;
+    if let Some(directory) = &task.directory {
+        let before = IN_DIRECTORY.map(str::to_owned).into_iter().chain([directory.clone()]);
+        argv = before.chain(argv).collect();
+    }
     let mut entrypoint_resources = BTreeMap::new();
-    if let MemberId::Rank(rank) = entrypoint.driver {
+    if let MemberId::Rank(rank) = task.driver {
         entrypoint_resources.insert(rank_resource(rank), DRIVER_SHARE);
     }
     let metadata = BTreeMap::from([
-        ("gangline_job".to_owned(), plan.assignment.job.to_string()),
-        ("gangline_attempt".to_owned(), plan.assignment.attempt.to_string()),
+        ("gangline_job".to_owned(), task.assignment.job.to_string()),
+        ("gangline_attempt".to_owned(), task.assignment.attempt.to_string()),
     ]);
     Ok(Submission {
         entrypoint: shell_line(&argv)?,
-        submission_id: entrypoint.operation.clone(),
-        runtime_env: RuntimeEnv { env_vars: environment::entrypoint(&plan.assignment) },
+        submission_id: task.operation.clone(),
+        runtime_env: RuntimeEnv { env_vars: environment::entrypoint(&task.assignment) },
         entrypoint_resources,
         metadata,
     })
@@ -396,7 +497,7 @@ fn end_of(text: &str, bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use gangline_common::wire::v1::{Argument, Piece};
+    use gangline_common::wire::v1::Piece;
 
     use super::*;
     use crate::supervisor::fixtures;
@@ -487,12 +588,12 @@ mod tests {
     #[test]
     fn the_driver_is_pinned_to_its_rank() {
         let (plan, _) = fixtures::ray_plan(MemberId::Head);
-        let mut entrypoint = plan.assignment.entrypoints[0].clone();
+        let mut entrypoint = Task::own(&plan.assignment.entrypoints[0], &plan.assignment);
         entrypoint.argv.push("--note=it's $(id)".into());
         let variable = Piece::Variable("GANGLINE_NNODES".to_owned());
         let pieces = vec![Piece::Text("n=$GANGLINE_NNODES is ".to_owned()), variable];
         entrypoint.argv.push(Argument { pieces });
-        let json = serde_json::to_value(submission(&plan, &entrypoint).unwrap()).unwrap();
+        let json = serde_json::to_value(submission(&entrypoint).unwrap()).unwrap();
         assert_eq!(json["submission_id"], "job-1-2");
         assert_eq!(json["entrypoint_resources"]["gangline_rank_0"], 0.001);
         assert_eq!(json["runtime_env"]["env_vars"]["GANGLINE_JOB_ID"], "job-1");
@@ -500,6 +601,6 @@ mod tests {
         assert_eq!(shlex::split(json["entrypoint"].as_str().unwrap()).unwrap(), words);
         let unset = Piece::Variable("GANGLINE_NODE_RANK".to_owned());
         entrypoint.argv.push(Argument { pieces: vec![unset] });
-        assert!(matches!(submission(&plan, &entrypoint), Err(Unwritable::Unset(_))));
+        assert!(matches!(submission(&entrypoint), Err(Unwritable::Unset(_))));
     }
 }

@@ -19,7 +19,7 @@ use crate::shim::{EXIT_FILE, LAUNCH_FILE, OUTPUT_FILE, PID_FILE};
 
 const TOKEN_FILE: &str = "auth_token";
 /// Most logs of Ray drivers that are kept per member.
-const MAX_DRIVER_LOGS: usize = 64;
+const MAX_DRIVER_LOGS: usize = 128;
 /// How much of the end of an output is searched for its last lines.
 const TAIL_BYTES: u64 = 64 << 10;
 /// Bounds of what a report carries of an output.
@@ -118,6 +118,38 @@ impl Spool {
         logs.sort();
         logs.truncate(MAX_DRIVER_LOGS);
         logs
+    }
+
+    /// The log of one Ray driver that ran on this member.
+    pub fn driver_log(&self, operation: &str) -> Option<PathBuf> {
+        let path =
+            self.session_directory()?.join("logs").join(format!("job-driver-{operation}.log"));
+        open_regular(&path).ok().map(|_| path)
+    }
+
+    /// Removes the oldest logs of Ray drivers but `most`, those of the operations in `kept` apart: on
+    /// a standing cluster they would pile up.
+    pub fn prune_driver_logs(&self, kept: &[String], most: usize) {
+        let Some(session) = self.session_directory() else { return };
+        let Ok(entries) = fs::read_dir(session.join("logs")) else { return };
+        let mut old: Vec<(std::time::SystemTime, PathBuf)> = entries
+            .flatten()
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let operation = name.to_str()?.strip_prefix("job-driver-")?.strip_suffix(".log")?;
+                if kept.iter().any(|kept| kept == operation) {
+                    return None;
+                }
+                Some((entry.metadata().ok()?.modified().ok()?, entry.path()))
+            })
+            .collect();
+        old.sort();
+        old.truncate(old.len().saturating_sub(most));
+        for (_, path) in old {
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::warn!(path = %path.display(), %error, "an old driver log stays");
+            }
+        }
     }
 
     /// Ray's session directory. Only the name of the link's target is used, so that the link

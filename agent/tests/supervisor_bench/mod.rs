@@ -93,7 +93,7 @@ impl Bench {
                     assert!(!is_final(&state), "{key} came to its end: {state:?}");
                 }
                 SupervisorEvent::MemberChanged { .. } => {}
-                SupervisorEvent::GangChanged { .. } => {}
+                SupervisorEvent::GangChanged { .. } | SupervisorEvent::GuestChanged { .. } => {}
             }
         }
     }
@@ -201,6 +201,7 @@ pub fn command<const N: usize>(argv: [&str; N]) -> MemberPlan {
         head_ports: block,
         members: Vec::new(),
         entrypoints: Vec::new(),
+        guests: Vec::new(),
         argv: argv.map(Into::into).to_vec(),
         env: Vec::new(),
         workdir: None,

@@ -109,6 +109,27 @@ pub struct NodeReport {
 pub struct MemberReport {
     pub key: MemberKey,
     pub state: MemberState,
+    /// What the member was told to do for guests of its gang, and has done.
+    pub guests: Vec<GuestReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestReport {
+    pub operation: String,
+    pub state: GuestState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GuestState {
+    /// What the guest needs on this node is there.
+    Prepared,
+    /// It cannot be made.
+    Failed { reason: String },
+    /// No process of the attempt is left on this node.
+    Swept {
+        /// Final length of the Ray driver's log in bytes, when it ran on this member.
+        log_bytes: Option<u64>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -294,6 +315,8 @@ pub struct Assignment {
     pub members: Vec<MemberAssignment>,
     /// What is submitted to Ray once the gang is ready; only the head's agent gets it.
     pub entrypoints: Vec<Entrypoint>,
+    /// Jobs on a standing cluster that this node has something to do for.
+    pub guests: Vec<GuestAssignment>,
     /// `command` launcher: what every rank runs.
     pub argv: Vec<Argument>,
     pub env: Vec<(String, String)>,
@@ -356,6 +379,90 @@ pub struct Entrypoint {
     pub argv: Vec<Argument>,
     /// The member that the Ray driver is forced onto.
     pub driver: MemberId,
+}
+
+/// A job that shares a standing cluster with others. The cluster runs on when it ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestAssignment {
+    /// Ray's submission id: `JOB-ATTEMPT`.
+    pub operation: String,
+    pub job: JobId,
+    pub attempt: u32,
+    /// Its ranks of the cluster, in the order of its own; the Ray driver is forced onto the first.
+    pub ranks: Vec<u32>,
+    pub order: GuestOrder,
+}
+
+/// In the order in which a guest goes through them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GuestOrder {
+    /// To its ranks: make what it needs on the node.
+    Prepare(Box<GuestJob>),
+    /// To the head: submit the entrypoint to Ray.
+    Run(Box<GuestJob>),
+    /// To the head: the entrypoint runs, and is watched.
+    Watch,
+    /// To the head: Ray is asked to end the entrypoint.
+    Stop,
+    /// To every member: the entrypoint has ended, and what it left behind is killed, by its mark.
+    Sweep {
+        /// Where the first rank keeps a copy of the Ray driver's log.
+        log_directory: Option<String>,
+    },
+}
+
+/// What a guest's entrypoint needs; as the fields of the same names of [`Assignment`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestJob {
+    pub argv: Vec<Argument>,
+    pub job_name: String,
+    pub project: String,
+    pub nnodes: u32,
+    pub gpus_per_node: u32,
+    pub addresses: Vec<IpAddr>,
+    pub env: Vec<(String, String)>,
+    pub workdir: Option<String>,
+    pub job_directory: Option<String>,
+    pub checkpoint_directory: Option<String>,
+    pub directories: Vec<String>,
+    pub config_files: Vec<(String, String)>,
+    pub grace_ms: u64,
+}
+
+impl GuestAssignment {
+    /// The member that the Ray driver is forced onto.
+    #[must_use]
+    pub fn driver(&self) -> MemberId {
+        MemberId::Rank(self.ranks.first().copied().unwrap_or(0))
+    }
+}
+
+impl Assignment {
+    /// The assignment that a guest would have if the cluster were its own.
+    #[must_use]
+    pub fn of_guest(&self, guest: &GuestAssignment, job: &GuestJob) -> Assignment {
+        let job = job.clone();
+        Assignment {
+            job: guest.job.clone(),
+            attempt: guest.attempt,
+            job_name: job.job_name,
+            project: job.project,
+            nnodes: job.nnodes,
+            gpus_per_node: job.gpus_per_node,
+            addresses: job.addresses,
+            entrypoints: Vec::new(),
+            guests: Vec::new(),
+            argv: job.argv,
+            env: job.env,
+            workdir: job.workdir,
+            job_directory: job.job_directory,
+            checkpoint_directory: job.checkpoint_directory,
+            directories: job.directories,
+            config_files: job.config_files,
+            grace_ms: job.grace_ms,
+            ..self.clone()
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -117,22 +117,33 @@ pub const INVENTORY_BARE: &str = "
     00 ; doctor: 0";
 
 pub const REPORT: &str = "
-    11 0000018f ; Report, 399 bytes
+    11 000001b7 ; Report, 439 bytes
     02 fb2c01 ; held 2.300
     0a ; members: 10
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; member head
     00 ; Starting
+    03 ; guests: 3
+    04 6a322d31 ; operation `j2-1`
+    00 ; Prepared
+    04 6a332d31 ; operation `j3-1`
+    01 ; Failed
+    07 6e6f20726f6f6d ; reason `no room`
+    04 6a342d31 ; operation `j4-1`
+    02 ; Swept
+    01 fb2c01 ; log_bytes 300
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 00 ; member rank 0
     01 ; Running
     fc70110100 ; pid 70000
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 01 ; member rank 1
     02 ; Stopping
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 02 ; member rank 2
@@ -143,6 +154,7 @@ pub const REPORT: &str = "
     09 54726163656261636b ; last_output `Traceback`
     00 ; swept 0
     01 ; logs_complete true
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 03 ; member rank 3
@@ -153,6 +165,7 @@ pub const REPORT: &str = "
     00 ; last_output ``
     0c ; swept 12
     00 ; logs_complete false
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 04 ; member rank 4
@@ -163,12 +176,14 @@ pub const REPORT: &str = "
     02 c3a9 ; last_output `é`
     00 ; swept 0
     00 ; logs_complete false
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 05 ; member rank 5
     04 ; Refused
     00 ; PortBusy
     fb214e ; port 20001
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 06 ; member rank 6
@@ -178,18 +193,21 @@ pub const REPORT: &str = "
     05 672d6f6c64 ; gang `g-old`
     01 09 ; epoch 1.9
     01 fb2c01 ; member rank 300
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 07 ; member rank 7
     04 ; Refused
     02 ; StaleEpoch
     02 02 ; highest 2.2
+    00 ; guests: 0
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 08 ; member rank 8
     04 ; Refused
     03 ; Impossible
     06 6e6f20677075 ; reason `no gpu`
+    00 ; guests: 0
     02 ; gangs: 2
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -261,7 +279,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000000fa ; DesiredGang, 250 bytes
+    21 00000187 ; DesiredGang, 391 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -301,6 +319,59 @@ pub const DESIRED_GANG_RAY: &str = "
     0a 6a2d747261696e2d3162 ; operation `j-train-1b`
     00 ; argv: 0
     01 01 ; driver rank 1
+    05 ; guests: 5
+    05 6a2d612d31 ; operation `j-a-1`
+    03 6a2d61 ; job `j-a`
+    01 ; attempt 1
+    01 01 ; ranks: 1
+    00 ; Prepare
+    01 01 00 01 78 ; argv: text `x`
+    01 61 ; job_name `a`
+    06 766973696f6e ; project `vision`
+    01 ; nnodes 1
+    02 ; gpus_per_node 2
+    01 00 0a140002 ; addresses: 10.20.0.2
+    01 01 41 01 62 ; env: `A` = `b`
+    01 02 2f77 ; workdir `/w`
+    01 04 2f732f61 ; job_directory `/s/a`
+    00 ; checkpoint_directory absent
+    01 02 7462 ; directories: `tb`
+    01 01 63 01 64 ; config_files: `c` = `d`
+    fb8813 ; grace_ms 5000
+    05 6a2d622d31 ; operation `j-b-1`
+    03 6a2d62 ; job `j-b`
+    01 ; attempt 1
+    02 00 01 ; ranks: 0, 1
+    01 ; Run
+    00 ; argv: 0
+    00 ; job_name ``
+    00 ; project ``
+    02 ; nnodes 2
+    00 ; gpus_per_node 0
+    00 ; addresses: 0
+    00 ; env: 0
+    00 ; workdir absent
+    00 ; job_directory absent
+    00 ; checkpoint_directory absent
+    00 ; directories: 0
+    00 ; config_files: 0
+    00 ; grace_ms 0
+    05 6a2d632d32 ; operation `j-c-2`
+    03 6a2d63 ; job `j-c`
+    02 ; attempt 2
+    01 00 ; ranks: 0
+    02 ; Watch
+    05 6a2d642d31 ; operation `j-d-1`
+    03 6a2d64 ; job `j-d`
+    01 ; attempt 1
+    01 00 ; ranks: 0
+    03 ; Stop
+    05 6a2d652d31 ; operation `j-e-1`
+    03 6a2d65 ; job `j-e`
+    01 ; attempt 1
+    01 01 ; ranks: 1
+    04 ; Sweep
+    01 04 2f732f65 ; log_directory `/s/e`
     00 ; argv: 0
     01 ; env: 1
     02 4c52 03 302e31 ; - `LR` = `0.1`
@@ -318,7 +389,7 @@ pub const DESIRED_GANG_RAY: &str = "
     64 ;  gid 100";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 0000004a ; DesiredGang, 74 bytes
+    21 0000004b ; DesiredGang, 75 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -334,6 +405,7 @@ pub const DESIRED_GANG_COMMAND: &str = "
     fb00ff fbff00 ; head_ports 65280, size 255
     00 ; members: 0
     00 ; entrypoints: 0
+    00 ; guests: 0
     02 ; argv: 2
     01 00 09 2f62696e2f74727565 ; - text `/bin/true`
     01 00 03 612062 ; - text `a b`

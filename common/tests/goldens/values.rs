@@ -215,13 +215,73 @@ fn ray_cluster() -> RayCluster {
     }
 }
 
+fn guest_reports() -> Vec<GuestReport> {
+    let report = |operation: &str, state| GuestReport { operation: operation.into(), state };
+    vec![
+        report("j2-1", GuestState::Prepared),
+        report("j3-1", GuestState::Failed { reason: "no room".into() }),
+        report("j4-1", GuestState::Swept { log_bytes: Some(300) }),
+    ]
+}
+
+fn guests() -> Vec<GuestAssignment> {
+    let guest = |name: &str, attempt, ranks: &[u32], order| GuestAssignment {
+        operation: format!("j-{name}-{attempt}"),
+        job: job(&format!("j-{name}")),
+        attempt,
+        ranks: ranks.to_vec(),
+        order,
+    };
+    let full = GuestJob {
+        argv: vec!["x".into()],
+        job_name: "a".into(),
+        project: "vision".into(),
+        nnodes: 1,
+        gpus_per_node: 2,
+        addresses: vec![ip("10.20.0.2")],
+        env: pairs(&[("A", "b")]),
+        workdir: Some("/w".into()),
+        job_directory: Some("/s/a".into()),
+        checkpoint_directory: None,
+        directories: vec!["tb".into()],
+        config_files: pairs(&[("c", "d")]),
+        grace_ms: 5000,
+    };
+    let bare = GuestJob {
+        argv: Vec::new(),
+        job_name: String::new(),
+        project: String::new(),
+        nnodes: 2,
+        gpus_per_node: 0,
+        addresses: Vec::new(),
+        env: Vec::new(),
+        workdir: None,
+        job_directory: None,
+        checkpoint_directory: None,
+        directories: Vec::new(),
+        config_files: Vec::new(),
+        grace_ms: 0,
+    };
+    vec![
+        guest("a", 1, &[1], GuestOrder::Prepare(Box::new(full))),
+        guest("b", 1, &[0, 1], GuestOrder::Run(Box::new(bare))),
+        guest("c", 2, &[0], GuestOrder::Watch),
+        guest("d", 1, &[0], GuestOrder::Stop),
+        guest("e", 1, &[1], GuestOrder::Sweep { log_directory: Some("/s/e".into()) }),
+    ]
+}
+
 pub fn report() -> AgentMessage {
     let members = [MemberId::Head].into_iter().chain((0..).map(MemberId::Rank));
     AgentMessage::Report(NodeReport {
         held: Generation { era: 2, n: 300 },
         members: members
             .zip(member_states())
-            .map(|(member, state)| MemberReport { key: key(member), state })
+            .map(|(member, state)| MemberReport {
+                key: key(member),
+                state,
+                guests: if member == MemberId::Head { guest_reports() } else { Vec::new() },
+            })
             .collect(),
         gangs: vec![
             GangReport {
@@ -315,6 +375,7 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
                 driver: MemberId::Rank(1),
             },
         ],
+        guests: guests(),
         argv: Vec::new(),
         env: pairs(&[("LR", "0.1")]),
         workdir: Some("/w".into()),
@@ -344,6 +405,7 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         head_ports: PortBlock { base: 65_280, size: 255 },
         members: Vec::new(),
         entrypoints: Vec::new(),
+        guests: Vec::new(),
         argv: vec!["/bin/true".into(), "a b".into()],
         env: Vec::new(),
         workdir: None,

@@ -161,7 +161,20 @@ fn member_report() -> impl Strategy<Value = MemberReport> {
         ended().prop_map(MemberState::Ended),
         refusal().prop_map(MemberState::Refused),
     ];
-    (key(), state).prop_map(|(key, state)| MemberReport { key, state })
+    (key(), state, vec(guest_report(), 0..3)).prop_map(|(key, state, guests)| MemberReport {
+        key,
+        state,
+        guests,
+    })
+}
+
+fn guest_report() -> impl Strategy<Value = GuestReport> {
+    let state = prop_oneof![
+        Just(GuestState::Prepared),
+        text().prop_map(|reason| GuestState::Failed { reason }),
+        of(any::<u64>()).prop_map(|log_bytes| GuestState::Swept { log_bytes }),
+    ];
+    (text(), state).prop_map(|(operation, state)| GuestReport { operation, state })
 }
 
 fn ray_cluster() -> impl Strategy<Value = RayCluster> {
@@ -239,6 +252,50 @@ fn arguments() -> impl Strategy<Value = Vec<Argument>> {
     vec(vec(piece, 0..3).prop_map(|pieces| Argument { pieces }), 0..4)
 }
 
+fn guest_job() -> impl Strategy<Value = Box<GuestJob>> {
+    let what = (arguments(), text(), text(), any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..3));
+    let places = (pairs(), of(text()), of(text()), of(text()), texts(), pairs());
+    (what, places, any::<u64>()).prop_map(|(what, places, grace_ms)| {
+        let (argv, job_name, project, [nnodes, gpus_per_node], addresses) = what;
+        let (env, workdir, job_directory, checkpoint_directory, directories, config_files) = places;
+        Box::new(GuestJob {
+            argv,
+            job_name,
+            project,
+            nnodes,
+            gpus_per_node,
+            addresses,
+            env,
+            workdir,
+            job_directory,
+            checkpoint_directory,
+            directories,
+            config_files,
+            grace_ms,
+        })
+    })
+}
+
+fn guest() -> impl Strategy<Value = GuestAssignment> {
+    let job = NAME.prop_map(|text| JobId::new(text).expect("a valid name"));
+    let order = prop_oneof![
+        guest_job().prop_map(GuestOrder::Prepare),
+        guest_job().prop_map(GuestOrder::Run),
+        Just(GuestOrder::Watch),
+        Just(GuestOrder::Stop),
+        of(text()).prop_map(|log_directory| GuestOrder::Sweep { log_directory }),
+    ];
+    (text(), job, any::<u32>(), vec(any::<u32>(), 0..3), order).prop_map(
+        |(operation, job, attempt, ranks, order)| GuestAssignment {
+            operation,
+            job,
+            attempt,
+            ranks,
+            order,
+        },
+    )
+}
+
 fn assignment() -> impl Strategy<Value = Assignment> {
     let entrypoint = (text(), arguments(), member())
         .prop_map(|(operation, argv, driver)| Entrypoint { operation, argv, driver });
@@ -246,13 +303,14 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     let launcher = prop_oneof![Just(Launcher::Ray), Just(Launcher::Command)];
     let what = (job, any::<u32>(), text(), text(), launcher);
     let shape = (any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..4), any::<IpAddr>(), ports());
-    let parts = (vec(member_assignment(), 0..3), vec(entrypoint, 0..3), arguments(), pairs());
+    let entrypoints = (vec(entrypoint, 0..3), vec(guest(), 0..3));
+    let parts = (vec(member_assignment(), 0..3), entrypoints, arguments(), pairs());
     let places = (of(text()), of(text()), of(text()), texts(), pairs());
     let rest = (any::<[u64; 2]>(), text(), of(any::<(u32, u32)>()));
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
-        let (members, entrypoints, argv, env) = parts;
+        let (members, (entrypoints, guests), argv, env) = parts;
         let (workdir, job_directory, checkpoint_directory, directories, config_files) = places;
         let ([grace_ms, start_timeout_ms], auth_token, run_as) = rest;
         Assignment {
@@ -268,6 +326,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             head_ports,
             members,
             entrypoints,
+            guests,
             argv,
             env,
             workdir,

@@ -19,13 +19,21 @@ pub enum Dialect {
 
 /// What may stand before the routes of the Ray dialect: the address that a user gives to a Ray
 /// client, which keeps it, so that it can say what the client has no option for.
-pub const PREFIXES: [&str; 4] =
-    ["", "/profile/{profile}", "/pool/{pool}", "/pool/{pool}/profile/{profile}"];
+pub const PREFIXES: [&str; 6] = [
+    "",
+    "/profile/{profile}",
+    "/pool/{pool}",
+    "/pool/{pool}/profile/{profile}",
+    "/on/{cluster}",
+    "/on/{cluster}/profile/{profile}",
+];
 
 impl Dialect {
     /// The dialect of a path, whether or not something is served there.
     pub fn of(path: &str) -> Dialect {
-        let rest = ["/pool/", "/profile/"].into_iter().fold(path, after_prefix);
+        let place = ["/pool/", "/on/"].iter().find(|prefix| path.starts_with(**prefix));
+        let rest = place.map_or(path, |prefix| after_prefix(path, prefix));
+        let rest = after_prefix(rest, "/profile/");
         let ours = rest == "/api/v1" || rest.starts_with("/api/v1/");
         if rest.starts_with("/api/") && !ours { Dialect::Ray } else { Dialect::Ours }
     }
@@ -99,6 +107,8 @@ mod tests {
             "/profile/4x8/api/jobs/",
             "/pool/h100-a/api/jobs/x/logs/tail",
             "/pool/h100-a/profile/4x8/api/version",
+            "/on/rl-dev/api/jobs/",
+            "/on/rl-dev/profile/1x4/api/jobs/",
         ] {
             assert_eq!(Dialect::of(ray), Dialect::Ray, "{ray}");
         }
@@ -111,6 +121,7 @@ mod tests {
             "/profile/4x8/api/v1/jobs",
             "/profile/api/jobs/",
             "/profile/4x8/pool/a/api/jobs/",
+            "/on/a/pool/b/api/jobs/",
         ] {
             assert_eq!(Dialect::of(ours), Dialect::Ours, "{ours}");
         }

@@ -60,6 +60,9 @@ kinds! {
     STORE_FULL = "E0342", INSUFFICIENT_STORAGE, "No room for more";
     NO_SUCH_SECRET = "E0343", NOT_FOUND, "No such secret";
     SECRET_IN_USE = "E0344", CONFLICT, "A job needs the secret";
+    NO_SUCH_CLUSTER = "E0345", NOT_FOUND, "No such cluster";
+    CLUSTER_TOO_SMALL = "E0346", UNPROCESSABLE_ENTITY, "The cluster is too small";
+    HAS_JOBS = "E0347", CONFLICT, "Jobs belong to the cluster";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::Shared;
 use super::error::{ApiError, TOO_MANY_STREAMS};
-use super::logs::{Located, Rest, Source, Wanted, blocking, locate, whole_characters};
+use super::logs::{Located, Source, Wanted, blocking, locate, whole_characters};
 
 /// Streams at a time, of everybody and of one user.
 const MAX_STREAMS: usize = 256;
@@ -204,7 +204,8 @@ impl<C: Carrier> Follower<C> {
             (Some(current), Some(wanted)) => current.source != *wanted,
             (Some(_), None) | (None, _) => false,
         };
-        let ended = located.rest != Rest::MayCome;
+        let length = self.current.as_ref().map_or(0, |current| current.offset);
+        let ended = located.rest.complete_at(length).is_some();
         if self.send_more(moved || ended).await? {
             return Ok(Step::Progress);
         }
@@ -215,9 +216,9 @@ impl<C: Carrier> Follower<C> {
             self.current = Some(Current { source, attempt, offset });
             return Ok(Step::Progress);
         }
-        match located.rest {
-            Rest::Ended { complete } => self.send_end(located, complete).await,
-            Rest::MayCome => Ok(Step::Idle),
+        match located.rest.complete_at(length) {
+            Some(complete) => self.send_end(located, complete).await,
+            None => Ok(Step::Idle),
         }
     }
 

@@ -13,8 +13,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
-    ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, CHECKPOINT_IN_USE, FULL, KEY_REUSED,
-    NO_SUCH_SECRET, NOT_ENDED, Problem, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, quoted,
+    ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, CHECKPOINT_IN_USE, CLUSTER_TOO_SMALL, FULL,
+    HAS_JOBS, KEY_REUSED, NO_SUCH_CLUSTER, NO_SUCH_SECRET, NOT_ENDED, Problem, SECRET_IN_USE,
+    STORE_FULL, TOO_LARGE, no_such_job, quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};
@@ -74,6 +75,29 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
                 .hint("delete it when the node is back and has reported that nothing is left")
         }
         Rejected::NoSuchJob => no_such_job(),
+        Rejected::NoSuchCluster => {
+            ApiError::new(NO_SUCH_CLUSTER, "the project has no standing cluster of this name or id")
+                .hint(
+                    "`gangline cluster ls` lists them; `gangline submit` starts a `kind: cluster`",
+                )
+        }
+        Rejected::ClusterTooSmall { cluster, nnodes, gpus_per_node } => {
+            let detail = format!(
+                "the job asks for more than cluster `{cluster}` has: {nnodes} nodes with \
+                 {gpus_per_node} GPUs each"
+            );
+            ApiError::new(CLUSTER_TOO_SMALL, detail)
+                .hint("ask for less, or leave out `cluster` for a gang of its own")
+        }
+        Rejected::GuestTooLarge { limit } => {
+            let detail =
+                format!("a job on a cluster is sent to its head, and is over {limit} bytes");
+            ApiError::new(TOO_LARGE, detail).hint("put data and code into files on a shared path")
+        }
+        Rejected::HasGuests { jobs } => {
+            ApiError::new(HAS_JOBS, format!("{jobs} jobs ran on the cluster; their logs are in it"))
+                .hint("delete them first")
+        }
         Rejected::NoSuchSecret => {
             ApiError::new(NO_SUCH_SECRET, "the project has no secret of this name")
                 .hint("`gangline secret ls` lists them")
@@ -159,6 +183,10 @@ pub(super) struct ListParams {
     /// States, separated by commas.
     state: Option<String>,
     user: Option<String>,
+    /// `job` or `cluster`.
+    kind: Option<String>,
+    /// Id of a standing cluster: only the jobs on it.
+    cluster: Option<String>,
     /// 1 to 1000; 100 when absent.
     page_size: Option<usize>,
     /// `next_page_token` of the page before.
@@ -182,12 +210,17 @@ pub(super) async fn list_jobs(
     Params(params): Params<ListParams>,
 ) -> Result<Json<JobList>, ApiError> {
     let states = params.state.as_deref().map(states).transpose()?;
+    let clusters = params.kind.as_deref().map(is_cluster_word).transpose()?;
     let size = page_size(params.page_size)?;
     let before = params.page_token.as_deref().map(page_start).transpose()?;
     let board = &shared.api.board;
     let wanted = |job: &Arc<Job>| {
         before.is_none_or(|before| job.sequence < before)
             && states.as_ref().is_none_or(|states| states.contains(&job.state))
+            && clusters.is_none_or(|clusters| job.is_cluster() == clusters)
+            && params.cluster.as_ref().is_none_or(|cluster| {
+                job.cluster.as_ref().is_some_and(|of_job| of_job.as_str() == cluster)
+            })
             && params.user.as_ref().is_none_or(|user| job.user == *user)
             && sees(&principal, job)
     };
@@ -198,8 +231,18 @@ pub(super) async fn list_jobs(
     let next_page_token = jobs.last().filter(|_| more).map(|job| page_token(job.sequence));
     let names = Names::of(board);
     let snapshots = jobs.iter().filter_map(|job| board.job(&job.id));
-    let jobs = snapshots.map(|snapshot| JobView::of(&snapshot, &names)).collect();
+    let view = |snapshot| JobView::of(&snapshot, &names).with_usage(board, &snapshot);
+    let jobs = snapshots.map(view).collect();
     Ok(Json(JobList { jobs, next_page_token }))
+}
+
+fn is_cluster_word(text: &str) -> Result<bool, ApiError> {
+    match text {
+        "job" => Ok(false),
+        "cluster" => Ok(true),
+        _ => Err(ApiError::new(BAD_PARAMETER, format!("{} is not a kind of a job", quoted(text)))
+            .hint("the kinds are job and cluster")),
+    }
 }
 
 fn states(text: &str) -> Result<Vec<JobState>, ApiError> {
@@ -241,7 +284,8 @@ pub(super) async fn get_job(
 ) -> Result<Json<JobView>, ApiError> {
     let board = &shared.api.board;
     let snapshot = find_job(board, &principal, Action::ReadJobs, &id)?;
-    let view = JobView::detailed(&snapshot, &Names::of(board), &principal);
+    let view = JobView::detailed(&snapshot, &Names::of(board), &principal)
+        .map(|view| view.with_usage(board, &snapshot));
     view.map(Json).map_err(|error| ApiError::internal("reading a stored spec", &error))
 }
 
@@ -311,6 +355,7 @@ pub(super) async fn delete(
         Err(rejected) => return Err(refused(shared, principal, rejected)),
     };
     tracing::info!(%job, user = principal.user, "deleted");
+    let Some(gang) = gang else { return Ok(()) };
     let logs = shared.api.logs.clone();
     // The job is gone already, so leftovers of its logs are the coordinator's own trouble.
     let removed = tokio::task::spawn_blocking(move || logs.remove(&gang)).await;

@@ -38,6 +38,12 @@ impl Wanted {
             return Err(ApiError::new(BAD_PARAMETER, "attempt is 0").hint("attempts count from 1"));
         }
         let Some(text) = rank else { return Ok(Wanted { member: None, attempt }) };
+        if let Some(cluster) = &job.cluster {
+            let detail = "a job on a cluster has one log, that of its Ray driver";
+            return Err(ApiError::new(BAD_PARAMETER, detail).hint(format!(
+                "the ranks are those of the cluster: ask for the logs of {cluster}"
+            )));
+        }
         let member: Option<MemberId> = text.parse().ok();
         let nnodes = job.request.nnodes;
         let ray = job.request.launcher == Launcher::Ray;
@@ -73,6 +79,19 @@ pub(super) enum Rest {
     Ended {
         complete: bool,
     },
+    /// The file has this many bytes, and some may still be on their way.
+    EndsAt(u64),
+}
+
+impl Rest {
+    /// With the file's durable length: `None` while more may come, else whether all of it is there.
+    pub fn complete_at(self, length: u64) -> Option<bool> {
+        match self {
+            Rest::MayCome => None,
+            Rest::Ended { complete } => Some(complete),
+            Rest::EndsAt(end) => (length >= end).then_some(true),
+        }
+    }
 }
 
 /// What a caller means right now.
@@ -128,7 +147,8 @@ fn source(job: &Job, attempt: &Attempt, member: Option<MemberId>) -> Source {
         }
         (None, Launcher::Ray) => {
             let file = format!("driver-{}", Attempt::operation(&attempt.job, attempt.number));
-            Source { key: key(DRIVER_MEMBER), file }
+            let member = attempt.guest.as_ref().map_or(DRIVER_MEMBER, |guest| guest.driver());
+            Source { key: key(member), file }
         }
     }
 }
@@ -146,7 +166,9 @@ fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted
     if !job.state.is_terminal() {
         return Rest::MayCome;
     }
-    let member = gang.members.get(&wanted.member.unwrap_or(DRIVER_MEMBER));
+    let guest = attempt.guest.as_ref();
+    let driver = guest.map_or(DRIVER_MEMBER, |guest| guest.driver());
+    let member = gang.members.get(&wanted.member.unwrap_or(driver));
     match member.map(|member| &member.phase) {
         Some(Phase::Ended(end)) => Rest::Ended { complete: end.logs_complete },
         _ => {
@@ -154,7 +176,15 @@ fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted
             let gone = node.is_none_or(|node| {
                 node.node.revoked || node.node.reachability == Reachability::Lost
             });
-            if gone { Rest::Ended { complete: false } } else { Rest::MayCome }
+            match guest {
+                _ if gone => Rest::Ended { complete: false },
+                None => Rest::MayCome,
+                // Its cluster stands. Without a length its Ray driver never ran.
+                Some(guest) => match guest.log_bytes {
+                    Some(bytes) => Rest::EndsAt(bytes),
+                    None => Rest::Ended { complete: true },
+                },
+            }
         }
     }
 }
@@ -236,7 +266,7 @@ pub(super) async fn get_logs(
         bytes.truncate(whole);
     }
     let next = offset.saturating_add(bytes.len() as u64);
-    let complete = located.rest != Rest::MayCome && next >= total;
+    let complete = located.rest.complete_at(total).is_some() && next >= total;
     let number = |name, value: u64| (HeaderName::from_static(name), HeaderValue::from(value));
     let flag = HeaderValue::from_static(if complete { "true" } else { "false" });
     let headers = [

@@ -74,7 +74,7 @@ pub(super) async fn submit_job(
     };
     let wish = Wish { spec, source, id, idempotency: key.map(|key| (key, hash)), command };
     match submit(&shared, &principal, wish).await? {
-        Submitted::Made { job, gang } => submitted(&shared, &principal, &job, &gang),
+        Submitted::Made { job, seed } => submitted(&shared, &principal, &job, &seed),
         Submitted::Exists { job, canonical } => existing(&shared, &principal, &job, &canonical),
     }
 }
@@ -95,8 +95,8 @@ pub(super) struct Wish {
 
 /// What became of a wish.
 pub(super) enum Submitted {
-    /// The job is durable. It has another gang when the same request came before and made it.
-    Made { job: JobId, gang: GangId },
+    /// The job is durable. It has another seed when the same request came before and made it.
+    Made { job: JobId, seed: [u8; 32] },
     /// The id was taken, by a job with this spec or with another one.
     Exists { job: JobId, canonical: String },
 }
@@ -128,16 +128,17 @@ pub(super) async fn submit(
         return Err(ApiError::new(TOO_LARGE, detail)
             .hint(format!("at most {MAX_SPEC_BYTES}; put data and code into files")));
     }
+    let seed = random::bytes()?;
     let submission = Box::new(Submission {
         job,
-        gang: gang.clone(),
-        token_seed: random::bytes()?,
+        gang,
+        token_seed: seed,
         principal: Principal { project, ..principal.clone() },
         idempotency,
         request,
     });
     match ask(shared, |request| Event::Submit { request, submission }).await? {
-        Ok(Answer::Submitted { job }) => Ok(Submitted::Made { job, gang }),
+        Ok(Answer::Submitted { job }) => Ok(Submitted::Made { job, seed }),
         Ok(other) => Err(unexpected(&other)),
         Err(Rejected::JobExists { job }) => Ok(Submitted::Exists { job, canonical }),
         Err(Rejected::UnknownSecrets { missing }) => {
@@ -166,7 +167,7 @@ fn submitted(
     shared: &Shared,
     principal: &Principal,
     id: &JobId,
-    gang: &GangId,
+    seed: &[u8; 32],
 ) -> Result<Response, ApiError> {
     let Some(snapshot) = shared.api.board.job(id) else {
         return Err(ApiError::internal("a committed job is not on the board", id));
@@ -174,8 +175,8 @@ fn submitted(
     if !sees(principal, &snapshot.job) {
         return Err(key_reused());
     }
-    // Gang ids are minted per request: another one means that the job is older than this request.
-    let status = match snapshot.job.gang == *gang {
+    // Seeds are drawn per request: another one means that the job is older than this request.
+    let status = match snapshot.job.token_seed == *seed {
         true => StatusCode::CREATED,
         false => StatusCode::OK,
     };

@@ -15,7 +15,7 @@ use crate::board::{Board, JobSnapshot};
 use crate::core::credential::Principal;
 use crate::core::gang::{End, EndHow, Gang, Member, Phase};
 use crate::core::job::{
-    Attempt, Job, JobState, Launcher, Outcome, RayDriver, RayFacts, Transition,
+    Attempt, Guest, Job, JobState, Launcher, Outcome, RayDriver, RayFacts, Transition,
 };
 
 pub(super) use node::{NodeFacts, NodeView, SampleView};
@@ -57,6 +57,12 @@ pub struct JobView {
     pub reason: String,
     /// `ray` or `command`.
     pub launcher: &'static str,
+    /// `job` or `cluster`.
+    pub kind: &'static str,
+    /// Id of the standing cluster that the job runs on.
+    pub cluster: Option<String>,
+    /// Of a cluster that stands: what its jobs leave.
+    pub usage: Option<ClusterUsage>,
     pub nnodes: u32,
     pub gpus_per_node: u32,
     pub pool: Option<String>,
@@ -78,6 +84,17 @@ pub struct JobView {
     #[serde(flatten)]
     #[schema(value_type = JobDetail)]
     pub detail: Option<JobDetail>,
+}
+
+/// What the jobs on a standing cluster use of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ClusterUsage {
+    pub gpus: u32,
+    pub gpus_free: u32,
+    /// Ids of the jobs that run on it.
+    pub jobs: Vec<String>,
+    /// Jobs that wait for a part of it.
+    pub waiting: u32,
 }
 
 /// What a job's own page adds.
@@ -198,6 +215,10 @@ impl JobView {
         let job = &snapshot.job;
         let request = &job.request;
         let gang = newest_gang(snapshot);
+        let mut nodes: Vec<String> =
+            newest_members(snapshot).iter().map(|(_, member)| names.name(&member.node)).collect();
+        nodes.sort();
+        nodes.dedup();
         JobView {
             id: job.id.to_string(),
             name: request.name.clone(),
@@ -209,6 +230,9 @@ impl JobView {
                 Launcher::Ray => "ray",
                 Launcher::Command => "command",
             },
+            kind: if job.is_cluster() { "cluster" } else { "job" },
+            cluster: job.cluster.as_ref().map(ToString::to_string),
+            usage: None,
             nnodes: request.nnodes,
             gpus_per_node: request.gpus_per_node,
             pool: request.pool.clone(),
@@ -219,9 +243,7 @@ impl JobView {
             exit_code: exit_code(job, gang),
             directory: request.job_directory.clone(),
             checkpoint_directory: request.checkpoint_directory.clone(),
-            nodes: gang
-                .map(|gang| gang.nodes().iter().map(|id| names.name(id)).collect())
-                .unwrap_or_default(),
+            nodes,
             driver_node: driver_node(snapshot, names),
             detail: None,
         }
@@ -235,7 +257,6 @@ impl JobView {
     ) -> Result<Self, serde_json::Error> {
         let job = &snapshot.job;
         let gang = snapshot.gang.as_deref();
-        let members = newest_gang(snapshot).map(|gang| &gang.members);
         let mut spec = serde_json::from_str(&job.request.spec_json)?;
         let mut submit_command = job.request.submit_command.clone();
         if !sees_values(reader, job) {
@@ -249,10 +270,9 @@ impl JobView {
                 .iter()
                 .map(|attempt| AttemptView::of(attempt, gang, names))
                 .collect(),
-            members: members
+            members: newest_members(snapshot)
                 .into_iter()
-                .flatten()
-                .map(|(id, member)| MemberView::of(*id, member, names))
+                .map(|(id, member)| MemberView::of(id, member, names))
                 .collect(),
             history: history(&job.history),
         };
@@ -278,6 +298,51 @@ pub(super) fn newest_gang(snapshot: &JobSnapshot) -> Option<&Gang> {
     snapshot.gang.as_deref().filter(|gang| !waits && gang.attempt == snapshot.job.attempts)
 }
 
+/// The members of the newest attempt: those of its gang, or of a guest the cluster's ranks of which
+/// it has a part.
+fn newest_members(snapshot: &JobSnapshot) -> Vec<(MemberId, &Member)> {
+    let Some((gang, guest)) = guest_of(snapshot) else {
+        let members = newest_gang(snapshot).map(|gang| &gang.members);
+        return members.into_iter().flatten().map(|(id, member)| (*id, member)).collect();
+    };
+    let ranks = guest.shares.iter().map(|share| MemberId::Rank(share.rank));
+    ranks.filter_map(|rank| Some((rank, gang.members.get(&rank)?))).collect()
+}
+
+/// The newest attempt's part of a standing cluster, and the gang of that.
+fn guest_of(snapshot: &JobSnapshot) -> Option<(&Gang, &Guest)> {
+    let attempt = snapshot.attempts.last()?;
+    let gang = snapshot.gang.as_deref().filter(|gang| gang.epoch == attempt.epoch)?;
+    Some((gang, attempt.guest.as_ref()?))
+}
+
+impl JobView {
+    /// Adds what the jobs on it use, when this is a cluster that stands.
+    pub(super) fn with_usage(mut self, board: &Board, snapshot: &JobSnapshot) -> Self {
+        let job = &snapshot.job;
+        let Some(gang) = newest_gang(snapshot).filter(|_| job.is_cluster()) else { return self };
+        if job.state != JobState::Running {
+            return self;
+        }
+        let gpus = gang.members.values().map(|member| member.gpus.len()).sum::<usize>();
+        let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
+        let (mut jobs, mut waiting, mut taken) = (Vec::new(), 0, 0u32);
+        for guest in board.live_guests(&job.id) {
+            let part = guest.attempts.last().and_then(|attempt| attempt.guest.as_ref());
+            match part.filter(|part| part.is_live()) {
+                Some(part) => {
+                    jobs.push(guest.job.id.to_string());
+                    taken = part.shares.iter().fold(taken, |sum, s| sum.saturating_add(s.gpus));
+                }
+                None => waiting += 1,
+            }
+        }
+        let gpus_free = gpus.saturating_sub(taken);
+        self.usage = Some(ClusterUsage { gpus, gpus_free, jobs, waiting });
+        self
+    }
+}
+
 /// Only what is known: the exit of a Ray driver is told in words.
 pub(super) fn exit_code(job: &Job, gang: Option<&Gang>) -> Option<i32> {
     if !job.state.is_terminal() || job.request.launcher != Launcher::Command {
@@ -296,6 +361,9 @@ pub(super) fn exit_code(job: &Job, gang: Option<&Gang>) -> Option<i32> {
 
 fn driver_node(snapshot: &JobSnapshot, names: &Names) -> Option<String> {
     let attempt = snapshot.attempts.last()?;
+    if let Some((gang, guest)) = guest_of(snapshot) {
+        return gang.members.get(&guest.driver()).map(|member| names.name(&member.node));
+    }
     let ray = attempt.ray.as_ref()?;
     let member = driver_member(ray.driver.as_ref()?, ray)?;
     node_of(member, attempt, snapshot.gang.as_deref(), names)

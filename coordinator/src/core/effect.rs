@@ -80,11 +80,20 @@ pub enum Desired {
         job: Arc<Job>,
         gang: Arc<Gang>,
         secrets: Vec<Arc<SecretRecord>>,
+        guests: Vec<DesiredGuest>,
     },
     Stop {
         gang: GangId,
         epoch: Epoch,
     },
+}
+
+/// A job on a standing cluster, in the phase that its attempt says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DesiredGuest {
+    pub job: Arc<Job>,
+    pub attempt: Arc<Attempt>,
+    pub secrets: Vec<Arc<SecretRecord>>,
 }
 
 /// End this connection.
@@ -111,9 +120,9 @@ pub enum Answer {
         job: JobId,
     },
     Stopping,
-    /// The job and its gang are forgotten: the gang's logs belong to nobody now.
+    /// The job is forgotten, and with it the gang that was its own: nobody's logs are in it now.
     Deleted {
-        gang: GangId,
+        gang: Option<GangId>,
     },
     Connected,
     Joined {
@@ -143,6 +152,22 @@ pub enum Rejected {
         limit: usize,
     },
     NoSuchJob,
+    /// The project has no standing cluster of this name that has not ended.
+    NoSuchCluster,
+    /// The cluster can never hold the job.
+    ClusterTooSmall {
+        cluster: JobId,
+        nnodes: u32,
+        gpus_per_node: u32,
+    },
+    /// See `core::guests::STARTING_BYTES`.
+    GuestTooLarge {
+        limit: usize,
+    },
+    /// Jobs that ran on the cluster have their logs in its gang.
+    HasGuests {
+        jobs: usize,
+    },
     NoSuchNode,
     NoSuchToken,
     NoSuchSecret,
@@ -189,6 +214,11 @@ impl Write {
         match self {
             Write::Node(node) => Arc::make_mut(node).last_word_ms = now.boot_ms,
             Write::Gang(gang) if rebooted => Arc::make_mut(gang).since.boot_ms = now.boot_ms,
+            Write::Attempt(attempt) if rebooted => {
+                if let Some(guest) = &mut Arc::make_mut(attempt).guest {
+                    guest.since.boot_ms = now.boot_ms;
+                }
+            }
             Write::Job(_)
             | Write::Attempt(_)
             | Write::Gang(_)

@@ -161,6 +161,28 @@ pub struct Report {
     pub held: Generation,
     pub members: Vec<(MemberKey, Phase)>,
     pub gangs: Vec<GangFacts>,
+    pub guests: Vec<GuestWord>,
+}
+
+/// What a member of a standing cluster has done for a guest, named by its operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuestWord {
+    pub key: MemberKey,
+    pub operation: String,
+    pub fact: GuestFact,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GuestFact {
+    /// What the guest needs on the node is there.
+    Prepared,
+    /// It cannot be made.
+    Failed { reason: String },
+    /// No process of the attempt is left.
+    Swept {
+        /// Length of the Ray driver's log, when it ran on this member.
+        log_bytes: Option<u64>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

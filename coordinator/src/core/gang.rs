@@ -11,7 +11,7 @@ use super::job::Addresses;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gang {
     pub id: GangId,
-    /// The job that owns it. (A standing cluster will be the other kind of owner.)
+    /// The job that owns it; a standing cluster is one too.
     pub job: JobId,
     pub attempt: u32,
     pub epoch: Epoch,

@@ -9,7 +9,7 @@ use gangline_common::time::Timestamp;
 use super::effect::{Effects, Seen, Write};
 use super::event::{EntrypointFact, GangFacts, Report};
 use super::gang::{End, EndHow, Gang, GangState, Phase};
-use super::job::{Attempt, Job, JobState, Launcher, Outcome};
+use super::job::{Attempt, GuestPhase, Job, JobState, Launcher, Outcome};
 use super::node::Reachability;
 use super::{Core, QUARANTINE_MS, Quarantine};
 
@@ -49,6 +49,11 @@ impl Core {
             if self.speaks_for(node, &facts) {
                 touched.push(facts.gang.clone());
                 self.apply_facts(facts, now, out);
+            }
+        }
+        for word in report.guests {
+            if self.is_assigned(node, &word.key) {
+                self.on_guest_word(word, now, out);
             }
         }
         touched.sort();
@@ -158,6 +163,9 @@ impl Core {
             attempt.ray = facts.ray;
             self.put(Write::Attempt(Arc::new(attempt)), out);
         }
+        if self.is_cluster(&gang.job) {
+            return self.apply_cluster_facts(&gang, facts.ready, facts.entrypoints, now, out);
+        }
         let operation = Attempt::operation(&gang.job, gang.attempt);
         let fact = facts.entrypoints.into_iter().find(|(id, _)| *id == operation);
         let fact = fact.map(|(_, fact)| fact);
@@ -182,13 +190,19 @@ impl Core {
         }
     }
 
-    fn mark_running(&mut self, job: &JobId, now: Timestamp, out: &mut Effects) {
+    pub(super) fn mark_running(&mut self, job: &JobId, now: Timestamp, out: &mut Effects) {
         if self.jobs.get(job).is_some_and(|job| job.state == JobState::Starting) {
             self.set_job_state(job, JobState::Running, "gangline", "running".to_owned(), now, out);
         }
     }
 
-    fn set_gang_state(&mut self, id: &GangId, state: GangState, now: Timestamp, out: &mut Effects) {
+    pub(super) fn set_gang_state(
+        &mut self,
+        id: &GangId,
+        state: GangState,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
         if let Some(gang) = self.gangs.get(id) {
             let mut gang = Gang::clone(gang);
             gang.state = state;
@@ -283,7 +297,8 @@ impl Core {
         }
     }
 
-    /// The attempt is over: its outcome is fixed, and every member is told to stop.
+    /// The attempt is over: its outcome is fixed, and every member is told to stop, or on a standing
+    /// cluster what runs of this attempt.
     pub(super) fn end_attempt(
         &mut self,
         job_id: &JobId,
@@ -295,6 +310,9 @@ impl Core {
         let Some(job) = self.jobs.get(job_id).cloned() else { return };
         if !job.state.may_become(JobState::Stopping) {
             return;
+        }
+        if job.cluster.is_some() {
+            return self.end_guest(&job, outcome, GuestPhase::Stopping, actor, now, out);
         }
         let Some(gang) = self.gangs.get(&job.gang).cloned() else { return };
         if let Some(attempt) = self.attempts.get(&(job.id.clone(), gang.attempt)) {
@@ -312,6 +330,7 @@ impl Core {
         self.set_job_state(job_id, JobState::Stopping, actor, outcome.sentence(), now, out);
         self.set_gang_state(&gang.id, GangState::Stopping, now, out);
         self.touch_nodes(&gang.nodes(), out);
+        self.end_guests_of(&job, &outcome, actor, now, out);
         self.settle(&gang.id, now, out);
     }
 
@@ -336,14 +355,18 @@ impl Core {
         }
         let Some(job) = self.jobs.get(&gang.job).cloned() else { return };
         let Some(outcome) = job.outcome.clone() else { return };
+        let back_to_queue = outcome.terminal_state().is_none();
+        let ends = job.state == JobState::Stopping && (all_done || (job_done && !back_to_queue));
+        if all_done || ends {
+            self.finish_guests_of(id, now, out);
+        }
         if all_done {
             self.set_gang_state(id, GangState::Stopped, now, out);
             self.touch_nodes(&gang.nodes(), out);
             self.ask_for_scheduling();
         }
         // Attempt n+1 may start only when every node of attempt n is free of it.
-        let back_to_queue = outcome.terminal_state().is_none();
-        if job.state == JobState::Stopping && (all_done || (job_done && !back_to_queue)) {
+        if ends {
             self.end_job(&gang.job, &outcome, now, out);
         }
     }

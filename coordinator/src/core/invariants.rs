@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, NodeId};
+use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberId, NodeId};
 
 use super::Core;
 use super::gang::GangState;
-use super::job::{JobState, Launcher};
+use super::job::{GuestPhase, JobState, Launcher};
 
 /// Every broken invariant of `core`, as a sentence. Empty when all hold.
 pub fn violations(core: &Core) -> Vec<String> {
@@ -15,6 +15,7 @@ pub fn violations(core: &Core) -> Vec<String> {
     all_or_nothing(core, &mut found);
     ports_are_disjoint(core, &mut found);
     states_agree(core, &mut found);
+    guests_agree(core, &mut found);
     indexes_agree(core, &mut found);
     nothing_is_orphaned(core, &mut found);
     secrets_are_there(core, &mut found);
@@ -83,7 +84,7 @@ fn ports_are_disjoint(core: &Core, found: &mut Vec<String>) {
 
 /// A job's state and its gang's agree.
 fn states_agree(core: &Core, found: &mut Vec<String>) {
-    for job in core.jobs.values() {
+    for job in core.jobs.values().filter(|job| job.cluster.is_none()) {
         let gang = core.gangs.get(&job.gang).map(|gang| gang.state);
         let fits = match job.state {
             JobState::Pending => matches!(gang, None | Some(GangState::Stopped)),
@@ -100,6 +101,56 @@ fn states_agree(core: &Core, found: &mut Vec<String>) {
         if !fits {
             found.push(format!("state: {} is {} and its gang {gang:?}", job.id, job.state.word()));
         }
+    }
+}
+
+/// A guest's state and its part of the cluster agree, and the parts fit into the cluster.
+fn guests_agree(core: &Core, found: &mut Vec<String>) {
+    let mut taken: BTreeMap<(&GangId, u32), u32> = BTreeMap::new();
+    let mut live: BTreeMap<&GangId, BTreeSet<&JobId>> = BTreeMap::new();
+    for job in core.jobs.values().filter(|job| job.cluster.is_some()) {
+        let attempt = core.attempts.get(&(job.id.clone(), job.attempts));
+        let phase = attempt.and_then(|a| a.guest.as_ref()).map(|guest| guest.phase);
+        let fits = match job.state {
+            JobState::Pending => matches!(phase, None | Some(GuestPhase::Over)),
+            JobState::Starting => {
+                matches!(phase, Some(GuestPhase::Preparing | GuestPhase::Running))
+            }
+            JobState::Running => phase == Some(GuestPhase::Running),
+            JobState::Stopping => {
+                matches!(phase, Some(GuestPhase::Stopping | GuestPhase::Sweeping))
+            }
+            JobState::Held => false,
+            JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::Timeout => {
+                matches!(phase, None | Some(GuestPhase::Over))
+            }
+        };
+        if !fits {
+            found.push(format!("guest: {} is {} but {phase:?}", job.id, job.state.word()));
+        }
+        let Some(guest) = attempt.and_then(|a| a.guest.as_ref()).filter(|g| g.is_live()) else {
+            continue;
+        };
+        live.entry(&job.gang).or_default().insert(&job.id);
+        let gang = core.gangs.get(&job.gang);
+        if gang.is_none_or(|gang| !gang.is_live() || attempt.is_none_or(|a| a.epoch != gang.epoch))
+        {
+            found.push(format!("guest: {} outlives its cluster", job.id));
+        }
+        for share in &guest.shares {
+            *taken.entry((&job.gang, share.rank)).or_default() += share.gpus;
+        }
+    }
+    for ((gang, rank), gpus) in taken {
+        let member = core.gangs.get(gang).and_then(|g| g.members.get(&MemberId::Rank(rank)));
+        if member.is_none_or(|member| member.gpus.len() < gpus as usize) {
+            found.push(format!("guest: {gpus} GPUs of rank {rank} of {gang} are taken"));
+        }
+    }
+    let indexed: BTreeMap<&GangId, BTreeSet<&JobId>> =
+        core.guests.iter().map(|(gang, jobs)| (gang, jobs.iter().collect())).collect();
+    if indexed != live {
+        found.push(format!("index: guests {indexed:?}, expected {live:?}"));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Jobs and attempts: what a user asked for, and one try at running it.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -13,6 +14,9 @@ pub const HISTORY_LIMIT: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobRequest {
     pub name: String,
+    pub kind: JobKind,
+    /// Name or id of the standing cluster to run on, as the spec has it.
+    pub cluster: Option<String>,
     pub nnodes: u32,
     pub gpus_per_node: u32,
     /// CPUs of one member in thousandths; `None` takes the GPU share of the node.
@@ -41,6 +45,18 @@ pub struct JobRequest {
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.
     pub submit_command: String,
+}
+
+/// What a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobKind {
+    /// Ends with its entrypoint.
+    Job,
+    /// A standing Ray cluster: it has no entrypoint, and other jobs run on its gang.
+    Cluster {
+        /// Ended after this long without a job.
+        idle_stop_ms: Option<u64>,
+    },
 }
 
 /// One word of a command, in pieces.
@@ -78,8 +94,10 @@ pub struct Job {
     pub project: String,
     pub request: Arc<JobRequest>,
     pub state: JobState,
-    /// The gang that all attempts of this job run on, one epoch each.
+    /// The gang that all attempts of this job run on, one epoch each; a guest's is its cluster's.
     pub gang: GangId,
+    /// The standing cluster that the job is a guest of.
+    pub cluster: Option<JobId>,
     /// Random bits that the tokens of the gang's epochs are derived from.
     pub token_seed: [u8; 32],
     /// Number of attempts so far.
@@ -149,6 +167,12 @@ impl JobState {
             Stopping => matches!(next, Pending | Succeeded | Failed | Cancelled | Timeout),
             Succeeded | Failed | Cancelled | Timeout => false,
         }
+    }
+}
+
+impl Job {
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.request.kind, JobKind::Cluster { .. })
     }
 }
 
@@ -222,6 +246,79 @@ pub struct Attempt {
     pub ended: Option<Timestamp>,
     pub outcome: Option<Outcome>,
     pub ray: Option<RayFacts>,
+    /// The part of a standing cluster that the attempt has.
+    pub guest: Option<Guest>,
+}
+
+/// An attempt's part of a standing cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Guest {
+    /// By the guest's own rank; its Ray driver is on the first.
+    pub shares: Vec<GuestShare>,
+    pub phase: GuestPhase,
+    /// Since when it is in this phase.
+    pub since: Timestamp,
+    /// Members of the cluster that have done their part of this phase.
+    pub done: BTreeSet<MemberId>,
+    /// Final length of the Ray driver's log in bytes, from the member that ran it.
+    pub log_bytes: Option<u64>,
+}
+
+/// What a guest takes of one rank of its cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestShare {
+    /// Of the cluster.
+    pub rank: u32,
+    pub gpus: u32,
+    pub cpus_milli: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestPhase {
+    /// Its ranks make what it needs.
+    Preparing,
+    /// Its entrypoint is to run.
+    Running,
+    /// Its entrypoint is to end.
+    Stopping,
+    /// Its entrypoint has ended; every member looks for what it left behind.
+    Sweeping,
+    /// Nothing of it is left.
+    Over,
+}
+
+impl GuestPhase {
+    /// The phases as numbers, in their order.
+    fn order(self) -> u8 {
+        match self {
+            GuestPhase::Preparing => 0,
+            GuestPhase::Running => 1,
+            GuestPhase::Stopping => 2,
+            GuestPhase::Sweeping => 3,
+            GuestPhase::Over => 4,
+        }
+    }
+
+    pub fn is_before(self, other: GuestPhase) -> bool {
+        self.order() < other.order()
+    }
+}
+
+impl Guest {
+    /// Whether it still takes its part of the cluster.
+    pub fn is_live(&self) -> bool {
+        self.phase != GuestPhase::Over
+    }
+
+    /// The same in a later phase, of which nobody has done anything yet.
+    pub fn enters(self, phase: GuestPhase, now: Timestamp) -> Guest {
+        Guest { phase, since: now, done: BTreeSet::new(), ..self }
+    }
+
+    /// The member that the Ray driver is forced onto.
+    pub fn driver(&self) -> MemberId {
+        self.shares.first().map_or(DRIVER_MEMBER, |share| MemberId::Rank(share.rank))
+    }
 }
 
 impl Attempt {

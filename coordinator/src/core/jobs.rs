@@ -28,6 +28,10 @@ impl Core {
             }
             Err(rejected) => return Core::reject(request, rejected, out),
         }
+        let cluster = match self.cluster_of(&submission) {
+            Ok(cluster) => cluster,
+            Err(rejected) => return Core::reject(request, rejected, out),
+        };
         let Submission { job: id, gang, token_seed, principal, idempotency, request: wanted } =
             submission;
         let mut job = Job {
@@ -36,7 +40,8 @@ impl Core {
             project: principal.project.clone(),
             request: wanted,
             state: JobState::Pending,
-            gang,
+            gang: cluster.as_ref().map_or(gang, |cluster| cluster.gang.clone()),
+            cluster: cluster.map(|cluster| cluster.id.clone()),
             token_seed,
             attempts: 0,
             sequence: self.next_sequence(),
@@ -153,12 +158,18 @@ impl Core {
             let state = job.state.word();
             return Core::reject(request, Rejected::NotEnded { state }, out);
         }
-        let gang = self.gangs.get(&job.gang).map(|gang| gang.state);
+        // A guest's gang is its cluster's, and a guest ends only when nothing of it is left there.
+        let gang = self.gangs.get(&job.gang).filter(|gang| gang.job == job.id);
+        let gang = gang.map(|gang| gang.state);
         match gang {
             None | Some(GangState::Stopped) => {}
             Some(GangState::Starting | GangState::Ready | GangState::Stopping) => {
                 return Core::reject(request, Rejected::NotGone, out);
             }
+        }
+        let guests = self.jobs.values().filter(|guest| guest.cluster.as_ref() == Some(id)).count();
+        if guests > 0 {
+            return Core::reject(request, Rejected::HasGuests { jobs: guests }, out);
         }
         self.audit(actor, "job.delete", format!("job {id}"), &job.request.name, now, out);
         // A remembered request must not answer with a job that is gone.
@@ -176,7 +187,8 @@ impl Core {
             self.put(Write::ForgetGang { id: job.gang.clone() }, out);
         }
         self.put(Write::ForgetJob { id: id.clone() }, out);
-        out.replies.push((request, Answer::Deleted { gang: job.gang.clone() }));
+        let own = job.cluster.is_none().then(|| job.gang.clone());
+        out.replies.push((request, Answer::Deleted { gang: own }));
     }
 
     /// A rolled-back attempt would go back to the queue; a cancel in between must stick (F45).
@@ -256,6 +268,12 @@ impl Core {
             }
         };
         self.set_job_state(id, state, &actor, outcome.sentence(), now, out);
+        if let Some(cluster) = self.jobs.get(id).cloned()
+            && cluster.is_cluster()
+            && cluster.state.is_terminal()
+        {
+            self.fail_waiting_guests(&cluster, now, out);
+        }
         self.ask_for_scheduling();
     }
 }

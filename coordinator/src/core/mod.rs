@@ -12,6 +12,7 @@ pub mod effect;
 pub mod event;
 pub mod gang;
 mod gangs;
+pub mod guests;
 pub mod invariants;
 pub mod job;
 mod jobs;
@@ -63,6 +64,10 @@ pub struct Core {
     pub(crate) queue: BTreeMap<u64, JobId>,
     pub(crate) live_jobs: BTreeSet<JobId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
+    /// Jobs that take a part of a standing cluster now, by its gang.
+    pub(crate) guests: BTreeMap<GangId, BTreeSet<JobId>>,
+    /// When the last guest of a cluster ended.
+    pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
     pub(crate) quarantine: Vec<Quarantine>,
     pub(crate) next_ports: BTreeMap<NetworkKey, u32>,
     pub(crate) started_ms: u64,
@@ -101,6 +106,7 @@ impl Core {
                 } else {
                     self.live_jobs.insert(job.id.clone());
                 }
+                self.index_guest(&job);
                 self.jobs.insert(job.id.clone(), job);
             }
             Write::Attempt(attempt) => {
@@ -152,6 +158,7 @@ impl Core {
                 if let Some(job) = self.jobs.remove(&id) {
                     self.queue.remove(&job.sequence);
                 }
+                self.last_guest_ms.remove(&id);
                 self.live_jobs.remove(&id);
             }
         }
@@ -217,6 +224,8 @@ impl Core {
         self.expire_leases(now, out);
         self.expire_starts(now, out);
         self.settle_stopping(now, out);
+        self.expire_guests(now, out);
+        self.expire_idle_clusters(now, out);
         let quarantined = self.quarantine.len();
         self.quarantine.retain(|quarantine| quarantine.until_ms > now.boot_ms);
         // Nobody reports that a block is free again; a job may wait for nothing else.
@@ -292,7 +301,8 @@ impl Core {
                 Some(match gang.state {
                     GangState::Starting | GangState::Ready => {
                         let secrets = self.secrets_of(job)?;
-                        Desired::Run { job: job.clone(), gang: gang.clone(), secrets }
+                        let guests = self.desired_guests(gang);
+                        Desired::Run { job: job.clone(), gang: gang.clone(), secrets, guests }
                     }
                     GangState::Stopping | GangState::Stopped => {
                         Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }

@@ -18,9 +18,24 @@ impl Core {
     /// later jobs of its pool (and, when it names none, of every pool), so nobody starves.
     pub(super) fn schedule(&mut self, now: Timestamp, out: &mut Effects) {
         let mut blocked: BTreeMap<Option<String>, JobId> = BTreeMap::new();
+        // Guests wait for a part of their cluster only, in order.
+        let mut crowded: BTreeMap<JobId, JobId> = BTreeMap::new();
         let queue: Vec<JobId> = self.queue.values().cloned().collect();
         for id in queue {
             let Some(job) = self.jobs.get(&id).cloned() else { continue };
+            if let Some(cluster) = job.cluster.clone() {
+                match crowded.get(&cluster) {
+                    Some(ahead) => self.say_why(&job, format!("waits behind {ahead}"), out),
+                    None => match self.guest_shares(&job, &cluster) {
+                        Ok(shares) => self.let_in(&job, shares, now, out),
+                        Err(reason) => {
+                            self.say_why(&job, reason, out);
+                            crowded.insert(cluster, id);
+                        }
+                    },
+                }
+                continue;
+            }
             let ahead = blocked.get(&None).or_else(|| match &job.request.pool {
                 Some(_) => blocked.get(&job.request.pool),
                 None => blocked.values().next(),
@@ -104,6 +119,7 @@ impl Core {
             ended: None,
             outcome: None,
             ray: None,
+            guest: None,
         };
         let nodes = gang.nodes();
         let mut started = job.clone();

@@ -25,7 +25,8 @@ use super::Meta;
 use crate::core::effect::Write;
 use crate::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
 use crate::core::job::{
-    Addresses, Attempt, Job, JobState, Outcome, RayDriver, RayFacts, RayNode, Transition,
+    Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobState, Outcome, RayDriver, RayFacts,
+    RayNode, Transition,
 };
 use crate::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
 use crate::request::{Owner, ResolvedPaths};
@@ -201,6 +202,7 @@ struct JobV1 {
     checkpoint_directory: Option<String>,
     state: JobStateV1,
     gang: GangId,
+    cluster: Option<JobId>,
     token_seed: [u8; 32],
     attempts: u32,
     sequence: u64,
@@ -268,6 +270,7 @@ pub fn encode_job(job: &Job) -> Result<Vec<u8>, String> {
         checkpoint_directory: job.request.checkpoint_directory.clone(),
         state: job.state.into(),
         gang: job.gang.clone(),
+        cluster: job.cluster.clone(),
         token_seed: job.token_seed,
         attempts: job.attempts,
         sequence: job.sequence,
@@ -295,6 +298,7 @@ impl JobV1 {
             request,
             state: self.state.into(),
             gang: self.gang,
+            cluster: self.cluster,
             token_seed: self.token_seed,
             attempts: self.attempts,
             sequence: self.sequence,
@@ -318,6 +322,63 @@ struct AttemptV1 {
     ended: Option<TimeV1>,
     outcome: Option<OutcomeV1>,
     ray: Option<RayFactsV1>,
+    guest: Option<GuestV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct GuestV1 {
+    /// Rank of the cluster, GPUs, CPUs in thousandths.
+    shares: Vec<(u32, u32, u32)>,
+    phase: GuestPhaseV1,
+    since: TimeV1,
+    done: BTreeSet<MemberId>,
+    log_bytes: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum GuestPhaseV1 {
+    Preparing,
+    Running,
+    Stopping,
+    Sweeping,
+    Over,
+}
+
+impl From<&Guest> for GuestV1 {
+    fn from(guest: &Guest) -> Self {
+        GuestV1 {
+            shares: guest.shares.iter().map(|s| (s.rank, s.gpus, s.cpus_milli)).collect(),
+            phase: match guest.phase {
+                GuestPhase::Preparing => GuestPhaseV1::Preparing,
+                GuestPhase::Running => GuestPhaseV1::Running,
+                GuestPhase::Stopping => GuestPhaseV1::Stopping,
+                GuestPhase::Sweeping => GuestPhaseV1::Sweeping,
+                GuestPhase::Over => GuestPhaseV1::Over,
+            },
+            since: guest.since.into(),
+            done: guest.done.clone(),
+            log_bytes: guest.log_bytes,
+        }
+    }
+}
+
+impl From<GuestV1> for Guest {
+    fn from(record: GuestV1) -> Self {
+        let share = |(rank, gpus, cpus_milli)| GuestShare { rank, gpus, cpus_milli };
+        Guest {
+            shares: record.shares.into_iter().map(share).collect(),
+            phase: match record.phase {
+                GuestPhaseV1::Preparing => GuestPhase::Preparing,
+                GuestPhaseV1::Running => GuestPhase::Running,
+                GuestPhaseV1::Stopping => GuestPhase::Stopping,
+                GuestPhaseV1::Sweeping => GuestPhase::Sweeping,
+                GuestPhaseV1::Over => GuestPhase::Over,
+            },
+            since: record.since.into(),
+            done: record.done,
+            log_bytes: record.log_bytes,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -351,6 +412,7 @@ pub fn encode_attempt(attempt: &Attempt) -> Result<Vec<u8>, String> {
         ended: attempt.ended.map(TimeV1::from),
         outcome: attempt.outcome.as_ref().map(OutcomeV1::from),
         ray,
+        guest: attempt.guest.as_ref().map(GuestV1::from),
     })
 }
 
@@ -382,6 +444,7 @@ impl From<AttemptV1> for Attempt {
             ended: record.ended.map(Timestamp::from),
             outcome: record.outcome.map(Outcome::from),
             ray,
+            guest: record.guest.map(Guest::from),
         }
     }
 }
@@ -400,7 +463,7 @@ struct GangV1 {
     head_address: IpAddr,
 }
 
-/// A gang is owned by one job's attempt; a standing cluster will be the second variant.
+/// A gang is owned by one job's attempt; a standing cluster is a job too.
 #[derive(Serialize, Deserialize)]
 enum OwnerV1 {
     Job { job: JobId, attempt: u32 },

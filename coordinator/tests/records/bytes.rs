@@ -14,7 +14,7 @@ pub const META: &str = r#"
     07 623030372d3164 ; boot_id `b007-1d`"#;
 
 pub const JOB_WAITING: &str = r#"
-    01 1301a05f ; layout 1, checksum
+    01 7654314f ; layout 1, checksum
     03 6a2d31 ; id `j-1`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
@@ -31,6 +31,7 @@ pub const JOB_WAITING: &str = r#"
     00 ; no checkpoint_directory
     00 ; state Pending
     03 672d31 ; gang `g-1`
+    00 ; no cluster
     a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5 ; token_seed
     a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5 ; and its second half
     00 ; attempts 0
@@ -43,7 +44,7 @@ pub const JOB_WAITING: &str = r#"
     00 ; history: 0"#;
 
 pub const JOB_STOPPING: &str = r#"
-    01 9e235929 ; layout 1, checksum
+    01 23416f3f ; layout 1, checksum
     07 6a2d3766336b32 ; id `j-7f3k2`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
@@ -65,6 +66,7 @@ pub const JOB_STOPPING: &str = r#"
     01 0d 2f6d6e742f7368617265642f63 ; checkpoint_directory `/mnt/shared/c`
     03 ; state Stopping
     06 672d34627137 ; gang `g-4bq7`
+    01 05 6a2d646576 ; cluster `j-dev`
     a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5 ; token_seed
     a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5 ; and its second half
     02 ; attempts 2
@@ -79,7 +81,7 @@ pub const JOB_STOPPING: &str = r#"
     fd6f525c18a3010000 08 5354415254494e47 0b 636f6f7264696e61746f72 06 706c61636564 ; - at 1800000000623 `STARTING` by `coordinator`: `placed`"#;
 
 pub const ATTEMPT_RUNNING: &str = r#"
-    01 c40575ec ; layout 1, checksum
+    01 72881b56 ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     01 ; number 1
     06 672d34627137 ; gang `g-4bq7`
@@ -87,10 +89,17 @@ pub const ATTEMPT_RUNNING: &str = r#"
     fc34440f00 fd6f525c18a3010000 ; started: boot 1000500, wall 1800000000623
     00 ; no ended
     00 ; no outcome
-    00 ; no ray"#;
+    00 ; no ray
+    01 02 ; guest, shares: 2
+    00 04 fb401f ; - rank 0, GPUs 4, CPUs 8000 thousandths
+    fb2c01 00 fa ; - rank 300, GPUs 0, CPUs 250 thousandths
+    00 ; phase Preparing
+    fc34440f00 fd6f525c18a3010000 ; since: boot 1000500, wall 1800000000623
+    00 ; done: 0
+    00 ; no log_bytes"#;
 
 pub const ATTEMPT_SUCCEEDED: &str = r#"
-    01 30464eb5 ; layout 1, checksum
+    01 71442011 ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     02 ; number 2
     06 672d34627137 ; gang `g-4bq7`
@@ -103,10 +112,17 @@ pub const ATTEMPT_SUCCEEDED: &str = r#"
     02 ; nodes: 2
     00 04 66303064 09 31302e32302e302e31 01 00 ; - Head, `f00d` at `10.20.0.1`, alive, ``
     01 fb2c01 04 62656566 09 31302e32302e302e32 00 04 6c6f7374 ; - Rank 300, `beef` at `10.20.0.2`, dead, `lost`
-    01 04 62656566 01 01 fb2c01 01 09 31302e32302e302e32 ; driver on `beef`, Rank 300, `10.20.0.2`"#;
+    01 04 62656566 01 01 fb2c01 01 09 31302e32302e302e32 ; driver on `beef`, Rank 300, `10.20.0.2`
+    01 02 ; guest, shares: 2
+    00 04 fb401f ; - rank 0, GPUs 4, CPUs 8000 thousandths
+    fb2c01 00 fa ; - rank 300, GPUs 0, CPUs 250 thousandths
+    04 ; phase Over
+    fc34440f00 fd6f525c18a3010000 ; since: boot 1000500, wall 1800000000623
+    00 ; done: 0
+    01 fc00000100 ; log_bytes 65536"#;
 
 pub const ATTEMPT_FAILED: &str = r#"
-    01 6743c482 ; layout 1, checksum
+    01 725eb536 ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     03 ; number 3
     06 672d34627137 ; gang `g-4bq7`
@@ -117,10 +133,17 @@ pub const ATTEMPT_FAILED: &str = r#"
     01 06 322e35362e30 ; ray: version `2.56.0`
     09 73657373696f6e5f32 ; session `session_2`
     00 ; nodes: 0
-    01 04 66303064 00 00 ; driver on `f00d`, no member, no address"#;
+    01 04 66303064 00 00 ; driver on `f00d`, no member, no address
+    01 02 ; guest, shares: 2
+    00 04 fb401f ; - rank 0, GPUs 4, CPUs 8000 thousandths
+    fb2c01 00 fa ; - rank 300, GPUs 0, CPUs 250 thousandths
+    03 ; phase Sweeping
+    fc34440f00 fd6f525c18a3010000 ; since: boot 1000500, wall 1800000000623
+    02 00 01 00 ; done: Head, Rank 0
+    00 ; no log_bytes"#;
 
 pub const ATTEMPT_ROLLED_BACK: &str = r#"
-    01 d85a0504 ; layout 1, checksum
+    01 31b00e5a ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     04 ; number 4
     06 672d34627137 ; gang `g-4bq7`
@@ -131,7 +154,8 @@ pub const ATTEMPT_ROLLED_BACK: &str = r#"
     01 00 ; ray: version ``
     00 ; session ``
     00 ; nodes: 0
-    00 ; no driver"#;
+    00 ; no driver
+    00 ; no guest"#;
 
 pub const GANG_EVERY_PHASE: &str = r#"
     01 0547c4ff ; layout 1, checksum

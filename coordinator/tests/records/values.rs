@@ -13,7 +13,8 @@ use gangline_coordinator::core::credential::{
 };
 use gangline_coordinator::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
 use gangline_coordinator::core::job::{
-    Addresses, Attempt, Job, JobState, Outcome, RayDriver, RayFacts, RayNode, Transition,
+    Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobState, Outcome, RayDriver, RayFacts,
+    RayNode, Transition,
 };
 use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
@@ -54,6 +55,7 @@ pub fn job_waiting() -> Job {
         request,
         state: JobState::Pending,
         gang: "g-1".parse().unwrap(),
+        cluster: None,
         token_seed: [0xa5; 32],
         attempts: 0,
         sequence: 0,
@@ -80,6 +82,7 @@ pub fn job_stopping() -> Job {
         request: Arc::new(request),
         state: JobState::Stopping,
         gang: "g-4bq7".parse().unwrap(),
+        cluster: Some("j-dev".parse().unwrap()),
         attempts: 2,
         sequence: 300,
         started: Some(SECOND),
@@ -107,6 +110,20 @@ pub fn attempt_running() -> Attempt {
         ended: None,
         outcome: None,
         ray: None,
+        guest: Some(guest(GuestPhase::Preparing, &[])),
+    }
+}
+
+fn guest(phase: GuestPhase, done: &[MemberId]) -> Guest {
+    Guest {
+        shares: vec![
+            GuestShare { rank: 0, gpus: 4, cpus_milli: 8000 },
+            GuestShare { rank: 300, gpus: 0, cpus_milli: 250 },
+        ],
+        phase,
+        since: SECOND,
+        done: done.iter().copied().collect(),
+        log_bytes: (phase == GuestPhase::Over).then_some(65_536),
     }
 }
 
@@ -117,6 +134,7 @@ fn attempt_ended(number: u32, outcome: Outcome, ray: RayFacts) -> Attempt {
         ended: Some(THIRD),
         outcome: Some(outcome),
         ray: Some(ray),
+        guest: Some(guest(GuestPhase::Over, &[])),
         ..attempt_running()
     }
 }
@@ -152,12 +170,15 @@ pub fn attempt_failed() -> Attempt {
         nodes: Vec::new(),
         driver: Some(RayDriver { ray_node_id: "f00d".to_owned(), member: None, address: None }),
     };
-    attempt_ended(3, Outcome::Failed { cause: "exited with code 1".to_owned() }, ray)
+    Attempt {
+        guest: Some(guest(GuestPhase::Sweeping, &[MemberId::Rank(0), MemberId::Head])),
+        ..attempt_ended(3, Outcome::Failed { cause: "exited with code 1".to_owned() }, ray)
+    }
 }
 
 pub fn attempt_rolled_back() -> Attempt {
     let outcome = Outcome::RolledBack { cause: "port 20001 is taken".to_owned() };
-    attempt_ended(4, outcome, RayFacts::default())
+    Attempt { guest: None, ..attempt_ended(4, outcome, RayFacts::default()) }
 }
 
 /// A gang whose members are in every phase, and have ended in every way.

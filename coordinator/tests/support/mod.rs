@@ -15,13 +15,13 @@ use gangline_common::ids::{
 use gangline_common::time::Timestamp;
 use gangline_coordinator::core::Core;
 use gangline_coordinator::core::credential::{JoinTokenRecord, Principal, Role};
-use gangline_coordinator::core::effect::{Answer, Desired, Effects, Push, Write};
+use gangline_coordinator::core::effect::{Answer, Desired, DesiredGuest, Effects, Push, Write};
 use gangline_coordinator::core::event::{
-    EntrypointFact, Event, GangFacts, Join, Report, Submission,
+    EntrypointFact, Event, GangFacts, GuestFact, GuestWord, Join, Report, Submission,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::invariants::{Watermarks, violations};
-use gangline_coordinator::core::job::{Attempt, Job, JobState, Launcher, RayFacts};
+use gangline_coordinator::core::job::{Attempt, GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
 use gangline_coordinator::request::{Owner, PathRules, job_request, resolve_paths};
 use gangline_coordinator::store::record;
@@ -39,6 +39,11 @@ pub struct ModelAgent {
     /// The newest push that has not arrived yet.
     pub in_flight: Option<Push>,
     pub entrypoints: BTreeMap<String, EntrypointFact>,
+    /// Guests of standing clusters, as the newest push has them.
+    guests: BTreeMap<GangId, (Vec<DesiredGuest>, Vec<MemberId>)>,
+    /// Operations of guests that have processes here.
+    pub guest_processes: BTreeSet<String>,
+    words: BTreeMap<(MemberKey, String), GuestFact>,
 }
 
 pub struct Fleet {
@@ -192,9 +197,25 @@ impl Fleet {
         self.submit_with_key(id, spec, None)
     }
 
+    /// As [`Fleet::submit`], by somebody of another project.
+    pub fn submit_as(&mut self, project: &str, id: &str, spec: &str) -> Answer {
+        let principal = Principal { project: project.to_owned(), ..alice() };
+        self.submit_by(principal, id, spec, None)
+    }
+
     /// As [`Fleet::submit`], with an idempotency key and the hash of the body.
     pub fn submit_with_key(
         &mut self,
+        id: &str,
+        spec: &str,
+        idempotency: Option<(String, [u8; 32])>,
+    ) -> Answer {
+        self.submit_by(alice(), id, spec, idempotency)
+    }
+
+    fn submit_by(
+        &mut self,
+        principal: Principal,
         id: &str,
         spec: &str,
         idempotency: Option<(String, [u8; 32])>,
@@ -210,7 +231,7 @@ impl Fleet {
             job,
             gang: GangId::new(format!("g-{number}")).unwrap(),
             token_seed: [number as u8; 32],
-            principal: alice(),
+            principal,
             idempotency,
             request,
         };
@@ -291,10 +312,13 @@ impl ModelAgent {
     fn accept(&mut self, push: Push) {
         assert!(push.generation >= self.held, "an older generation was pushed");
         self.held = push.generation;
+        self.guests.clear();
         let mut listed = BTreeSet::new();
         for desired in &push.gangs {
             match desired {
-                Desired::Run { job, gang, .. } => {
+                Desired::Run { job, gang, guests, .. } => {
+                    let mine = gang.members_on(&push.node).map(|(member, _)| member).collect();
+                    self.guests.insert(gang.id.clone(), (guests.clone(), mine));
                     listed.insert(gang.id.clone());
                     let highest = self.highest.entry(gang.id.clone()).or_insert(gang.epoch);
                     assert!(gang.epoch >= *highest, "I3: an older epoch was pushed");
@@ -325,6 +349,55 @@ impl ModelAgent {
             }
         }
         self.members.retain(|key, phase| listed.contains(&key.gang) || phase.holds_resources());
+        self.serve_guests();
+    }
+
+    /// Carries out what the newest push says about guests.
+    fn serve_guests(&mut self) {
+        let mut listed = BTreeSet::new();
+        for (gang, (guests, mine)) in &self.guests {
+            for DesiredGuest { job, attempt, .. } in guests {
+                let operation = Attempt::operation(&job.id, attempt.number);
+                let guest = attempt.guest.as_ref().unwrap();
+                listed.insert(operation.clone());
+                for member in mine {
+                    let key =
+                        MemberKey { gang: gang.clone(), epoch: attempt.epoch, member: *member };
+                    let has_share = guest.shares.iter().any(|s| MemberId::Rank(s.rank) == *member);
+                    let word = match guest.phase {
+                        GuestPhase::Preparing if has_share => Some(GuestFact::Prepared),
+                        GuestPhase::Running if has_share || *member == MemberId::Head => {
+                            self.guest_processes.insert(operation.clone());
+                            None
+                        }
+                        GuestPhase::Stopping if *member == MemberId::Head => {
+                            let fact = EntrypointFact::Failed { cause: "STOPPED".into() };
+                            self.entrypoints.entry(operation.clone()).or_insert(fact);
+                            None
+                        }
+                        GuestPhase::Sweeping => {
+                            self.guest_processes.remove(&operation);
+                            Some(GuestFact::Swept { log_bytes: has_share.then_some(7) })
+                        }
+                        _ => None,
+                    };
+                    if let Some(word) = word {
+                        self.words.insert((key, operation.clone()), word);
+                    }
+                }
+            }
+        }
+        self.words.retain(|(_, operation), _| listed.contains(operation));
+        // The end of a cluster ends everything below it.
+        let clusters: BTreeSet<&GangId> = self
+            .members
+            .iter()
+            .filter(|(_, phase)| phase.holds_resources())
+            .map(|(key, _)| &key.gang)
+            .collect();
+        if self.guests.keys().all(|gang| !clusters.contains(gang)) {
+            self.guest_processes.clear();
+        }
     }
 
     /// I1, judged from the process table and not from the coordinator's books.
@@ -356,18 +429,33 @@ impl ModelAgent {
             let Some((key, phase)) = mine.next() else { continue };
             if *launcher == Launcher::Ray && *speaks {
                 let running = matches!(phase, Phase::Running { .. });
-                let fact = self.entrypoints.get(operation).cloned();
+                let guests = self.guests.get(gang).into_iter().flat_map(|(guests, _)| guests);
+                let operations = guests
+                    .map(|guest| Attempt::operation(&guest.job.id, guest.attempt.number))
+                    .chain([operation.clone()]);
+                let facts = operations.filter_map(|operation| {
+                    let fact = self.entrypoints.get(&operation)?.clone();
+                    Some((operation, fact))
+                });
                 gangs.push(GangFacts {
                     gang: gang.clone(),
                     epoch: key.epoch,
                     ready: running,
                     ray: running.then(RayFacts::default),
-                    entrypoints: fact.map(|fact| (operation.clone(), fact)).into_iter().collect(),
+                    entrypoints: facts.collect(),
                 });
             }
         }
         let members = self.members.iter().map(|(key, phase)| (key.clone(), phase.clone()));
-        Report { held: self.held, members: members.collect(), gangs }
+        let running =
+            |key: &MemberKey| matches!(self.members.get(key), Some(Phase::Running { .. }));
+        let words = self.words.iter().filter(|((key, _), _)| running(key));
+        let guests = words.map(|((key, operation), fact)| GuestWord {
+            key: key.clone(),
+            operation: operation.clone(),
+            fact: fact.clone(),
+        });
+        Report { held: self.held, members: members.collect(), gangs, guests: guests.collect() }
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the path of a request says: the size and pool that the user's address names, and the job.
+//! What the path of a request says: the size, pool or cluster that the user's address names, and the
+//! job.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -37,6 +38,8 @@ impl FromStr for Profile {
 #[derive(Debug)]
 pub(super) struct Address {
     pub pool: Option<String>,
+    /// Name or id of a standing cluster.
+    pub cluster: Option<String>,
     pub profile: Option<Profile>,
     parameters: BTreeMap<String, String>,
 }
@@ -61,7 +64,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Address {
         let Path(mut parameters) =
             path.map_err(|error| ApiError::new(BAD_PARAMETER, error.body_text()))?;
         let profile = parameters.remove("profile").map(|text| text.parse()).transpose()?;
-        Ok(Address { pool: parameters.remove("pool"), profile, parameters })
+        let (pool, cluster) = (parameters.remove("pool"), parameters.remove("cluster"));
+        Ok(Address { pool, cluster, profile, parameters })
     }
 }
 

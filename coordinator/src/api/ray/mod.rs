@@ -27,6 +27,7 @@ use super::{App, Shared};
 use crate::board::{Board, JobSnapshot};
 use crate::core::credential::Principal;
 use crate::core::effect::Rejected;
+use crate::core::job::Job;
 
 /// Version of the Jobs API that is spoken.
 const API_VERSION: &str = "4";
@@ -104,10 +105,18 @@ fn find_job(
 async fn list_jobs(
     State(shared): App,
     Caller(principal): Caller,
-    _address: Address,
+    address: Address,
 ) -> Result<Json<Vec<JobDetails>>, ApiError> {
     let board = &shared.api.board;
-    let visible = board.jobs().into_iter().filter(|job| sees(&principal, job)).take(MAX_LISTED);
+    // A standing cluster is no job of Ray's; its address lists the jobs on it.
+    let wanted = |job: &Arc<Job>| {
+        let of_cluster = address.cluster.as_ref().is_none_or(|cluster| {
+            let spec = job.request.cluster.as_ref();
+            spec == Some(cluster) || job.cluster.as_ref().is_some_and(|id| id.as_str() == cluster)
+        });
+        !job.is_cluster() && of_cluster && sees(&principal, job)
+    };
+    let visible = board.jobs().into_iter().filter(wanted).take(MAX_LISTED);
     let snapshots = visible.filter_map(|job| board.job(&job.id));
     snapshots
         .map(|snapshot| JobDetails::of(&snapshot, &principal))

@@ -92,6 +92,7 @@ fn job_spec(request: SubmitRequest, address: &Address) -> Result<JobSpec, ApiErr
     spec.name = metadata.get(NAME).cloned();
     spec.project = metadata.get(PROJECT).cloned();
     spec.resources = resources;
+    spec.cluster = address.cluster.clone();
     spec.env = env(request.runtime_env.unwrap_or_default())?;
     spec.labels = metadata;
     spec.validate().map_err(|errors| ApiError::spec(in_rays_words(errors)))?;

@@ -1,0 +1,225 @@
+//! What one member of a standing cluster does for the cluster's guests, apart from submitting their
+//! entrypoints: it makes their directories before they run, and sweeps what they leave behind.
+//!
+//! Orders come with the gang's assignment, again and again; each is carried out once per agent.
+//! Doing it twice, after a restart of the agent, changes nothing.
+
+use std::collections::BTreeMap;
+use std::mem::Discriminant;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MemberId};
+use gangline_common::wire::v1::{
+    Assignment, GuestAssignment, GuestJob, GuestOrder, GuestState, Refusal,
+};
+use rustix::process::Signal;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::births::Nursery;
+use super::files::{self, LogCopy, Request};
+use super::process;
+use super::spool::Spool;
+use super::{MemberPlan, SupervisorEvent, command, environment};
+
+/// How long the directories of a guest may take below the shared root.
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the copy of a guest's log may take.
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
+/// What a guest left behind gets SIGTERM, and SIGKILL after this long.
+const SWEEP_GRACE: Duration = Duration::from_secs(5);
+/// Pause between two looks for processes, at first and after a while.
+const SWEEP_PAUSE: Duration = Duration::from_millis(100);
+const STUBBORN_PAUSE: Duration = Duration::from_secs(2);
+/// After this long, what is left counts as unkillable and is only looked at now and then.
+const STUBBORN: Duration = Duration::from_secs(60);
+/// Looks in a row that must find nothing: a process that is just executing a new program shows no
+/// environment for a moment.
+const CLEAN_LOOKS: u32 = 2;
+/// Driver logs of ended guests that are kept in Ray's directory; the coordinator has them long
+/// before so many others have run.
+const KEPT_LOGS: usize = 32;
+
+/// The guests of one member.
+pub struct Guests {
+    pub plan: MemberPlan,
+    pub spool: Arc<Spool>,
+    pub nursery: Arc<Nursery>,
+    pub events: mpsc::Sender<SupervisorEvent>,
+    pub assignment: watch::Receiver<Arc<Assignment>>,
+}
+
+impl Guests {
+    /// Runs until the member has ended and the task is dropped.
+    pub async fn run(mut self) {
+        // By operation, the kind of the newest order that was begun.
+        let mut begun: BTreeMap<String, Discriminant<GuestOrder>> = BTreeMap::new();
+        let mut work: JoinSet<(String, GuestState)> = JoinSet::new();
+        loop {
+            let assignment = Arc::clone(&self.assignment.borrow_and_update());
+            begun.retain(|operation, _| {
+                assignment.guests.iter().any(|guest| guest.operation == *operation)
+            });
+            for guest in &assignment.guests {
+                let kind = std::mem::discriminant(&guest.order);
+                if begun.insert(guest.operation.clone(), kind) != Some(kind) {
+                    self.begin(&assignment, guest, &mut work);
+                }
+            }
+            tokio::select! {
+                changed = self.assignment.changed() => if changed.is_err() {
+                    return;
+                },
+                Some(done) = work.join_next() => match done {
+                    Ok((operation, state)) => {
+                        let key = self.plan.key.clone();
+                        let event = SupervisorEvent::GuestChanged { key, operation, state };
+                        if self.events.send(event).await.is_err() {
+                            return; // nobody listens any more
+                        }
+                    }
+                    Err(error) => tracing::error!(key = %self.plan.key, %error, "work for a guest"),
+                },
+            }
+        }
+    }
+
+    fn begin(
+        &self,
+        assignment: &Assignment,
+        guest: &GuestAssignment,
+        work: &mut JoinSet<(String, GuestState)>,
+    ) {
+        let operation = guest.operation.clone();
+        match &guest.order {
+            GuestOrder::Prepare(job) => {
+                let Some(plan) = self.plan_of(assignment, guest, job) else { return };
+                let nursery = Arc::clone(&self.nursery);
+                work.spawn(async move { (operation, prepare(&plan, &nursery).await) });
+            }
+            // Its head's watch over Ray does these.
+            GuestOrder::Run(_) | GuestOrder::Watch | GuestOrder::Stop => {}
+            GuestOrder::Sweep { log_directory } => {
+                let kept = assignment.guests.iter().map(|guest| guest.operation.clone()).collect();
+                let sweep = Sweep {
+                    mark: environment::attempt_mark(&guest.job, guest.attempt),
+                    spool: Arc::clone(&self.spool),
+                    nursery: Arc::clone(&self.nursery),
+                    copy: log_directory.as_ref().map(|directory| LogCopy {
+                        directory: PathBuf::from(directory),
+                        member: "rank-0".to_owned(),
+                        run_as: assignment.run_as,
+                    }),
+                    ran_driver: self.plan.key.member == guest.driver(),
+                    kept,
+                };
+                work.spawn(async move {
+                    let state = sweep.run(&operation).await;
+                    (operation, state)
+                });
+            }
+        }
+    }
+
+    /// The plan that this member would have in a gang of the guest's own; `None` for a member that
+    /// is none of its ranks.
+    fn plan_of(
+        &self,
+        assignment: &Assignment,
+        guest: &GuestAssignment,
+        job: &GuestJob,
+    ) -> Option<MemberPlan> {
+        let MemberId::Rank(rank) = self.plan.key.member else { return None };
+        let own = guest.ranks.iter().position(|of_guest| *of_guest == rank)?;
+        let mut plan = self.plan.clone();
+        plan.key.member = MemberId::Rank(u32::try_from(own).ok()?);
+        plan.assignment = Arc::new(assignment.of_guest(guest, job));
+        Some(plan)
+    }
+}
+
+async fn prepare(plan: &MemberPlan, nursery: &Arc<Nursery>) -> GuestState {
+    let operations = match command::operations(plan) {
+        Ok(operations) => operations,
+        Err(Refusal::Impossible { reason }) => return GuestState::Failed { reason },
+        Err(other) => return GuestState::Failed { reason: format!("{other:?}") },
+    };
+    let request = Request { run_as: plan.assignment.run_as, operations };
+    match files::run_helper(nursery, &request, PREPARE_TIMEOUT).await {
+        Ok(()) => GuestState::Prepared,
+        Err(error) => GuestState::Failed { reason: error.to_string() },
+    }
+}
+
+/// The end of one guest on one member.
+struct Sweep {
+    mark: String,
+    spool: Arc<Spool>,
+    nursery: Arc<Nursery>,
+    copy: Option<LogCopy>,
+    ran_driver: bool,
+    /// Operations whose logs must stay.
+    kept: Vec<String>,
+}
+
+impl Sweep {
+    /// Returns when no process of the attempt is left.
+    async fn run(self, operation: &str) -> GuestState {
+        let began = Instant::now();
+        let mut clean = 0;
+        let mut polite = true;
+        loop {
+            let signal = match (polite, began.elapsed() >= SWEEP_GRACE) {
+                (_, true) => Some(Signal::KILL),
+                (true, false) => Some(Signal::TERM),
+                (false, false) => None,
+            };
+            let mark = self.mark.clone();
+            let looked = tokio::task::spawn_blocking(move || look(&mark, signal)).await;
+            let found = match looked {
+                Ok(found) => found,
+                Err(error) => {
+                    tracing::error!(mark = self.mark, %error, "a look for processes failed");
+                    1
+                }
+            };
+            polite &= found == 0;
+            clean = if found == 0 { clean + 1 } else { 0 };
+            if clean >= CLEAN_LOOKS {
+                break;
+            }
+            let stubborn = began.elapsed() >= STUBBORN;
+            tokio::time::sleep(if stubborn { STUBBORN_PAUSE } else { SWEEP_PAUSE }).await;
+        }
+        let log = match self.ran_driver {
+            true => self.spool.driver_log(operation),
+            false => None,
+        };
+        let length = |path: &PathBuf| std::fs::metadata(path).map(|file| file.len()).ok();
+        let log_bytes = log.as_ref().and_then(length);
+        if let (Some(path), Some(copy)) = (log, &self.copy) {
+            let logs = [(format!("driver-{operation}"), path)];
+            if let Err(error) = files::copy_logs(&self.nursery, copy, &logs, COPY_TIMEOUT).await {
+                // The coordinator has every byte; only the convenience is gone.
+                tracing::warn!(operation, %error, "the log of a guest was not copied");
+            }
+        }
+        self.spool.prune_driver_logs(&self.kept, KEPT_LOGS);
+        GuestState::Swept { log_bytes }
+    }
+}
+
+/// Counts the processes that carry the mark, and signals each. Blocks while `/proc` is read.
+fn look(mark: &str, signal: Option<Signal>) -> usize {
+    let found = process::with_environment(ATTEMPT_MARK_VARIABLE, mark);
+    for &id in &found {
+        let Some(signal) = signal else { continue };
+        if let Err(error) = process::send(id, signal) {
+            tracing::warn!(mark, pid = id.pid, %error, "a process cannot be signalled");
+        }
+    }
+    found.len()
+}
