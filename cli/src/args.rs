@@ -141,6 +141,8 @@ pub enum Command {
     Top(Top),
     /// API tokens of users
     Token(Token),
+    /// Standing Ray clusters, which many jobs share
+    Cluster(Cluster),
     /// Secrets of your project, which jobs get as environment
     Secret(Secret),
     /// Who did what: the audit log
@@ -180,6 +182,9 @@ pub struct SpecOptions {
     /// Pool to run in
     #[arg(long, value_name = "POOL")]
     pub pool: Option<String>,
+    /// Standing cluster to run on, in place of a gang of the job's own
+    #[arg(long, value_name = "CLUSTER")]
+    pub on: Option<String>,
     /// Environment of the job; K alone takes the value of this shell (repeatable)
     #[arg(long, value_name = "K[=V]")]
     pub env: Vec<String>,
@@ -221,6 +226,43 @@ pub struct Submit {
     /// Overrides.
     #[command(flatten)]
     pub options: SpecOptions,
+}
+
+/// `gangline cluster`.
+#[derive(Debug, ClapArgs)]
+pub struct Cluster {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ClusterCommand,
+}
+
+/// The commands of `gangline cluster`.
+#[derive(Debug, Subcommand)]
+pub enum ClusterCommand {
+    /// List clusters; `gangline submit` with `kind: cluster` starts one
+    Ls {
+        /// Also those that have ended
+        #[arg(short, long)]
+        all: bool,
+    },
+    /// Show a cluster
+    Show {
+        /// Cluster
+        cluster: String,
+    },
+    /// Stop a cluster, and with it the jobs that run on it
+    Stop {
+        /// Cluster
+        cluster: String,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+    /// Print the address for `ray job submit --address`
+    Address {
+        /// Cluster
+        cluster: String,
+    },
 }
 
 /// `gangline clone`.

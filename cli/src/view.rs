@@ -82,6 +82,9 @@ pub struct Job {
     pub state: String,
     pub reason: String,
     pub launcher: String,
+    pub kind: String,
+    pub cluster: Option<String>,
+    pub usage: Option<ClusterUsage>,
     pub nnodes: Option<u64>,
     pub gpus_per_node: Option<u64>,
     pub pool: Option<String>,
@@ -98,6 +101,16 @@ pub struct Job {
     pub attempt_list: Vec<Attempt>,
     pub members: Vec<Member>,
     pub history: Vec<Transition>,
+}
+
+/// What the jobs on a standing cluster use of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ClusterUsage {
+    pub gpus: u64,
+    pub gpus_free: u64,
+    pub jobs: Vec<String>,
+    pub waiting: u64,
 }
 
 impl Job {

@@ -25,12 +25,20 @@ pub(super) fn places(job: &Job) -> Vec<(&'static str, String)> {
         "output",
         job.directory.clone().unwrap_or_else(|| "none: no shared root".to_owned()),
     ));
+    if let Some(cluster) = &job.cluster {
+        out.push(("cluster", cluster.clone()));
+    }
+    if let Some(usage) = &job.usage {
+        let jobs = if usage.jobs.is_empty() { "none".to_owned() } else { usage.jobs.join(" ") };
+        out.push(("jobs", format!("{jobs}; {} waiting", usage.waiting)));
+        out.push(("GPUs free", format!("{} of {}", usage.gpus_free, usage.gpus)));
+    }
     if let Some(directory) = &job.checkpoint_directory {
         out.push(("checkpoints", directory.clone()));
     }
     let nodes = if job.nodes.is_empty() { later.to_owned() } else { job.nodes.join(" ") };
     out.push(("nodes", nodes));
-    if job.launcher == "ray" {
+    if job.launcher == "ray" && job.kind != "cluster" {
         let waiting = if job.is_over() { "none" } else { "not started yet" };
         let driver = job.driver_node.clone().unwrap_or_else(|| waiting.to_owned());
         out.push(("Ray driver", driver));

@@ -4,6 +4,7 @@ mod access;
 mod attached;
 mod audit;
 mod card;
+mod cluster;
 mod diff;
 mod hidden;
 mod local;
@@ -24,8 +25,8 @@ use std::io::Read;
 use serde_json::Value;
 
 use crate::args::{
-    Args, AuditCommand, Command, Globals, NodeCommand, Output, SchemaCommand, SecretCommand,
-    TemplateCommand, TokenCommand,
+    Args, AuditCommand, ClusterCommand, Command, Globals, NodeCommand, Output, SchemaCommand,
+    SecretCommand, TemplateCommand, TokenCommand,
 };
 use crate::client::Client;
 use crate::config::{self, Options};
@@ -88,6 +89,16 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Audit(args) => match args.command {
             None => audit::list(&client()?, args.count, screen).await,
             Some(AuditCommand::Verify) => audit::verify(&client()?, screen).await,
+        },
+        Command::Cluster(args) => match args.command {
+            ClusterCommand::Ls { all } => cluster::list(&client()?, all, screen).await,
+            ClusterCommand::Show { cluster } => show::run(&client()?, &cluster, screen).await,
+            ClusterCommand::Stop { cluster, yes } => {
+                cluster::stop(&client()?, cluster, yes, screen).await
+            }
+            ClusterCommand::Address { cluster } => {
+                cluster::address(&client()?, &cluster, screen).await
+            }
         },
         Command::Secret(args) => match args.command {
             SecretCommand::Set { name, from_file, project } => {

@@ -275,7 +275,17 @@ async fn changes(client: &Client, args: &Ps, screen: &Screen) -> Result<u8, CliE
 
 /// The newest jobs, at most [`MAX_WATCHED`].
 async fn first_jobs(client: &Client, args: &Ps) -> Result<Vec<Value>, CliError> {
-    let mut pages = Pages::new(client, args);
+    first_of(Pages::new(client, args)).await
+}
+
+/// The newest clusters, at most [`MAX_WATCHED`].
+pub(super) async fn first_clusters(client: &Client, all: bool) -> Result<Vec<Value>, CliError> {
+    let mut pages = Pages::new(client, &Ps { all, state: None, watch: false });
+    pages.query.push(("kind", "cluster".to_owned()));
+    first_of(pages).await
+}
+
+async fn first_of(mut pages: Pages<'_>) -> Result<Vec<Value>, CliError> {
     let mut jobs = Vec::new();
     while let Some(page) = pages.next().await? {
         jobs.extend(page);

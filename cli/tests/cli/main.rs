@@ -4,6 +4,7 @@
 mod access;
 mod again;
 mod answers;
+mod clusters;
 mod exits;
 mod logs;
 mod offline;
