@@ -167,6 +167,34 @@ async fn the_ray_command_says_what_is_wrong() -> TestResult {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_standing_cluster_takes_jobs_of_the_ray_command() -> TestResult {
+    let fleet = ray_fleet().await?;
+    let _slot = slots::heavy().await?;
+    let user = RayUser::of(&fleet).await?;
+    let api = fleet.api()?;
+    let none = user.job_at("/on/dev", &["submit", "--", "true"]).await?;
+    ensure!(!none.success, "there is no cluster yet");
+    contains(&none.text, &["has no standing cluster of this name"])?;
+    let spec = "{kind: cluster, name: dev, resources: {nnodes: 2, gpus_per_node: 2}}";
+    let cluster = api.submit(spec).await?;
+    let elsewhere = user.job(&["submit", "--no-wait", "--submission-id", "own", "--", "true"]);
+    ensure!(elsewhere.await?.success, "a job with a gang of its own");
+    api.wait_job(&cluster, &["RUNNING"], RAY).await?;
+    let quick = ["submit", "--submission-id", "guest", "--", "python", "-c", "print('six' * 7)"];
+    let waited = user.job_at("/on/dev/profile/1x1", &quick).await?;
+    ensure!(waited.success, "{}", waited.text);
+    contains(&waited.text, &["sixsixsixsixsixsixsix", "succeeded"])?;
+    assert_eq!(api.job("guest").await?["cluster"], cluster);
+    let listed = user.job_at("/on/dev", &["list"]).await?.text;
+    contains(&listed, &["submission_id='guest'"])?;
+    ensure!(!listed.contains("submission_id='own'"), "a job of another gang: {listed}");
+    api.wait_job("own", &["SUCCEEDED"], RAY).await?;
+    api.stop(&cluster).await?;
+    api.wait_job(&cluster, &["CANCELLED"], SHORT).await?;
+    fleet.assert_clean().await
+}
+
 /// What Python programs do, on a job that fails.
 const CLIENT: &str = r#"
 import asyncio, sys
