@@ -13,9 +13,11 @@ use tokio::time::Instant;
 use super::births::Nursery;
 use super::command::{self, HostFacts};
 use super::orphans;
-use super::ports;
+use super::ports::{self, FixedPort};
 use super::process::{self, ProcessId};
+use super::ray_api::RayApi;
 use super::ray_jobs::RayWatch;
+use super::ray_state::{Listed, RayClusters};
 use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
@@ -42,6 +44,7 @@ pub struct Member {
     pub config: Arc<SupervisorConfig>,
     pub nursery: Arc<Nursery>,
     pub spool: Arc<Spool>,
+    pub ray: RayClusters,
     pub events: mpsc::Sender<SupervisorEvent>,
     pub stop: watch::Receiver<Option<StopOrder>>,
     /// Set before the end is reported: no byte is added to any log any more.
@@ -63,6 +66,7 @@ struct Progress {
 /// The watch of the gang's Ray cluster; ends with the member.
 struct RayWatchTask {
     task: tokio::task::JoinHandle<()>,
+    _listed: Option<Listed>,
     quiet: watch::Receiver<bool>,
 }
 
@@ -86,12 +90,14 @@ impl Member {
         plan: MemberPlan,
         config: Arc<SupervisorConfig>,
         nursery: Arc<Nursery>,
+        ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
         stop: watch::Receiver<Option<StopOrder>>,
         over: Arc<AtomicBool>,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
-        Member { plan, config, nursery, spool, events, stop, over, progress: Progress::default() }
+        let progress = Progress::default();
+        Member { plan, config, nursery, spool, ray, events, stop, over, progress }
     }
 
     /// Starts the member, or takes it over when it was started before.
@@ -261,12 +267,20 @@ impl Member {
         match watch {
             Ok(watch) => {
                 let task = tokio::spawn(watch.run());
-                self.progress.ray = Some(RayWatchTask { task, quiet });
+                let _listed = self.list_ray();
+                self.progress.ray = Some(RayWatchTask { task, _listed, quiet });
             }
             Err(error) => {
                 tracing::error!(key = %self.plan.key, %error, "the Ray cluster cannot be watched");
             }
         }
+    }
+
+    /// Lets the coordinator ask the cluster.
+    fn list_ray(&self) -> Option<Listed> {
+        let port = ports::fixed(self.plan.member.ports, FixedPort::Dashboard)?;
+        let api = RayApi::new(port, self.plan.assignment.auth_token.clone()).ok()?;
+        Some(self.ray.list(&self.plan.key, Arc::clone(&self.spool), api))
     }
 
     /// Makes sure that nothing is left, keeps the logs, and reports the end.

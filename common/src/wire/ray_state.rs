@@ -1,15 +1,14 @@
 //! What a gang's own Ray says of itself, as its head's agent hands it on: JSON in the body of an
 //! answer. Only what is shown is in it; environments of Ray's workers are not.
 //!
-//! Both ends skip fields that they do not know and take absent ones for empty.
+//! Both ends skip fields that they do not know and take absent ones of an entry for empty.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 /// A list of one subject.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RayList<T> {
     /// How many there are of the wanted state, shown or not.
     pub total: u64,

@@ -60,6 +60,13 @@ kinds! {
     STORE_FULL = "E0342", INSUFFICIENT_STORAGE, "No room for more";
     NO_SUCH_SECRET = "E0343", NOT_FOUND, "No such secret";
     SECRET_IN_USE = "E0344", CONFLICT, "A job needs the secret";
+    NOT_RUNNING = "E0360", CONFLICT, "The job is not running";
+    NO_RAY = "E0361", CONFLICT, "The job has no Ray cluster";
+    AGENT_AWAY = "E0362", SERVICE_UNAVAILABLE, "The node's agent is not connected";
+    AGENT_TOO_OLD = "E0363", NOT_IMPLEMENTED, "The node's agent is too old";
+    TOO_MANY_QUESTIONS = "E0364", SERVICE_UNAVAILABLE, "Too many questions to one node";
+    RAY_NOT_UP = "E0365", CONFLICT, "The Ray cluster is not up";
+    RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

@@ -13,6 +13,7 @@ pub mod listener;
 mod logs;
 mod nodes;
 mod ray;
+mod ray_state;
 mod schema;
 mod secrets;
 mod streams;
@@ -43,6 +44,7 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
+use crate::agents::Agents;
 use crate::board::Board;
 use crate::core::credential::Principal;
 use crate::core::event::Event;
@@ -66,6 +68,8 @@ pub struct ApiState {
     pub board: Board,
     pub telemetry: Telemetry,
     pub logs: Logs,
+    /// Whom questions about running jobs go to.
+    pub agents: Agents,
     pub packages: Packages,
     pub paths: PathRules,
     /// Seals the values of secrets.
@@ -124,6 +128,9 @@ fn table() -> Vec<Route> {
         needs(StopJob, routes!(jobs::stop_job)),
         needs(ReadJobs, routes!(logs::get_logs)),
         needs(ReadJobs, routes!(streams::follow_logs)),
+        needs(ReadJobs, routes!(ray_state::ray_nodes)),
+        needs(ReadJobs, routes!(ray_state::ray_actors)),
+        needs(ReadJobs, routes!(ray_state::ray_placement_groups)),
         needs(ReadNodes, routes!(nodes::list_nodes)),
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
