@@ -35,8 +35,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 
 /// The problem code with which a coordinator says that a job can never run on its cluster.
 const CAN_NEVER_RUN: &str = "E0330";
-/// Problem codes with which a coordinator that works well turns a request away for a moment.
-const BUSY: [&str; 2] = ["E0313", "E0315"];
+/// Problem codes with which a coordinator that works well turns a request away for a moment, or
+/// tells that a node of a job does not answer.
+const BUSY: [&str; 5] = ["E0313", "E0315", "E0362", "E0364", "E0366"];
 
 /// Whether a POST may be sent again when its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ mod answers;
 mod exits;
 mod logs;
 mod offline;
+mod ray;
 mod server;
 mod submit;
 mod tables;
