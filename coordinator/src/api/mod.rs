@@ -56,6 +56,7 @@ use crate::packages::Packages;
 use crate::request::PathRules;
 use crate::secrets::Sealer;
 use crate::store::AuditLog;
+pub use alias::OLD_PATHS;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
 use dialect::{Dialect, PREFIXES};
 use error::{
