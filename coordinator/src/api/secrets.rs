@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use gangline_common::time::{Timestamp, wall_text};
+use gangline_spec::is_env_name;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -161,9 +162,7 @@ async fn value(body: Body) -> Result<PlainText, ApiError> {
 }
 
 fn is_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let first = name.bytes().next().is_some_and(|byte| plain(byte) && !byte.is_ascii_digit());
-    first && name.len() <= MAX_NAME && name.bytes().all(plain)
+    name.len() <= MAX_NAME && is_env_name(name)
 }
 
 #[cfg(test)]
