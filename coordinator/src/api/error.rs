@@ -236,6 +236,11 @@ pub(super) fn no_such_job() -> ApiError {
         .hint("`gangline ps -a` lists your jobs; a job is named by its id, its name or `@last`")
 }
 
+pub(super) fn no_such_node() -> ApiError {
+    ApiError::new(NO_SUCH_NODE, "there is no such node")
+        .hint("`gangline node ls` lists the nodes; a node is named by its id or its name")
+}
+
 /// A piece of a caller's text for a message: shortened, in back quotes, nothing that drives a
 /// terminal.
 pub(super) fn quoted(text: &str) -> String {
