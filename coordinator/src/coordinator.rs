@@ -100,6 +100,7 @@ impl Coordinator {
                 shared_root: config.shared_root.clone(),
                 extra_roots: config.extra_roots.clone(),
             },
+            limits: config.rate_limits(),
             sealer,
             ca_pin: pin,
             version: env!("CARGO_PKG_VERSION"),

@@ -67,6 +67,7 @@ kinds! {
     TOO_MANY_QUESTIONS = "E0364", SERVICE_UNAVAILABLE, "Too many questions to one node";
     RAY_NOT_UP = "E0365", CONFLICT, "The Ray cluster is not up";
     RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
+    RATE_LIMITED = "E0367", TOO_MANY_REQUESTS, "Too many requests";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

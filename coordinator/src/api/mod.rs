@@ -12,6 +12,7 @@ mod jobs;
 pub mod listener;
 mod logs;
 mod nodes;
+mod rates;
 mod ray;
 mod ray_state;
 mod schema;
@@ -46,6 +47,7 @@ use utoipa_axum::routes;
 
 use crate::agents::Agents;
 use crate::board::Board;
+use crate::config::RateLimits;
 use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::node::Reachability;
@@ -62,6 +64,7 @@ use dialect::{Dialect, PREFIXES};
 use error::{
     ApiError, BAD_BODY, BAD_METHOD, BAD_PARAMETER, NO_SUCH_ROUTE, SLOW_BODY, TOO_LARGE, quoted,
 };
+use rates::Rates;
 
 /// What the API serves from.
 pub struct ApiState {
@@ -73,6 +76,8 @@ pub struct ApiState {
     pub agents: Agents,
     pub packages: Packages,
     pub paths: PathRules,
+    /// What one token may do.
+    pub limits: RateLimits,
     /// Seals the values of secrets.
     pub sealer: Sealer,
     /// Pin of the CA's key, for join tokens.
@@ -210,12 +215,13 @@ pub fn route_list() -> Vec<RouteFacts> {
 /// The whole API.
 pub fn router(state: Arc<ApiState>) -> Router {
     let failures = Arc::new(FailedLogins::default());
+    let rates = Arc::new(Rates::new(state.limits));
     let mut router = OpenApiRouter::new();
     let mut ray_router = Router::new();
     for Route { access, handler } in table() {
         let gate = |dialect| {
-            let (board, failures) = (state.board.clone(), failures.clone());
-            from_fn_with_state(Gate { board, failures, access, dialect }, auth::admit)
+            let (board, failures, rates) = (state.board.clone(), failures.clone(), rates.clone());
+            from_fn_with_state(Gate { board, failures, rates, access, dialect }, auth::admit)
         };
         match handler {
             Handler::Ours((schemas, paths, methods)) => {
