@@ -4,6 +4,7 @@
 //! says it takes from watched values, so a session that begins anew says the newest state and
 //! nothing that was lost needs to be remembered.
 
+mod requests;
 mod session;
 
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
+use crate::supervisor::RayClusters;
 use crate::tail::{Acks, TailPlan};
 use crate::telemetry::{LastSent, Newest};
 
@@ -47,6 +49,8 @@ pub struct Channels {
     pub inventory: watch::Receiver<Arc<NodeInventory>>,
     pub samples: Newest,
     pub tail: watch::Receiver<TailPlan>,
+    /// What the coordinator may ask about.
+    pub ray: RayClusters,
     pub status: watch::Sender<LinkStatus>,
     /// Cancelled when the agent ends: the link then says goodbye.
     pub ending: CancellationToken,

@@ -195,6 +195,7 @@ impl Agent {
         let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
         let place = Place { address, interface: route::interface(address, Path::new("/proc")) };
         let supervisor = Supervisor::new(supervisor_config(config, &place)?, event_sender);
+        let ray = supervisor.ray_clusters();
         let driver = Driver::new(
             ledger,
             supervisor,
@@ -227,6 +228,7 @@ impl Agent {
             inventory: survey.inventory,
             samples,
             tail: tail_receiver,
+            ray,
             status: link_status,
             ending: ending.clone(),
         };

@@ -41,7 +41,9 @@ fn main() -> ExitCode {
 }
 
 async fn bench() -> anyhow::Result<()> {
-    let mut fleet = Fleet::start(binaries(true).await?, FleetOptions::default()).await?;
+    let coordinator_config = "request_rate = 0\nsubmit_rate = 0\n".to_owned();
+    let options = FleetOptions { coordinator_config, ..FleetOptions::default() };
+    let mut fleet = Fleet::start(binaries(true).await?, options).await?;
     for number in 0..RANKS {
         fleet.add_agent(AgentOptions::worker(&format!("w{number}"), 0)).await?;
     }

@@ -131,6 +131,8 @@ pub enum Command {
     Diff(Diff),
     /// Print the log of a job
     Logs(Logs),
+    /// Show what the Ray cluster of a running job says of itself
+    Ray(Ray),
     /// Stop jobs
     Stop(Stop),
     /// Wait until jobs have ended
@@ -377,6 +379,38 @@ fn parse_rank(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     Err("give the number of a rank, or head".to_owned())
+}
+
+/// `gangline ray`.
+#[derive(Debug, ClapArgs)]
+pub struct Ray {
+    /// What to show.
+    #[command(subcommand)]
+    pub command: RayCommand,
+}
+
+/// The commands of `gangline ray`.
+#[derive(Debug, Subcommand)]
+pub enum RayCommand {
+    /// Nodes, dead ones too
+    Nodes(RayList),
+    /// Actors, dead ones too
+    Actors(RayList),
+    /// Placement groups
+    Pgs(RayList),
+}
+
+/// One list of `gangline ray`.
+#[derive(Debug, ClapArgs)]
+pub struct RayList {
+    /// Job
+    pub job: String,
+    /// Only what is in this state, in Ray's word, such as ALIVE or PENDING
+    #[arg(short, long, value_name = "STATE")]
+    pub state: Option<String>,
+    /// Most entries
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub count: u16,
 }
 
 /// `gangline stop`.

@@ -33,10 +33,14 @@ const TRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// First wait before a repeat; each further one is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
 
+/// Longest wait before a read that came too often is sent once more.
+const MAX_ASKED_WAIT: Duration = Duration::from_secs(5);
+
 /// The problem code with which a coordinator says that a job can never run on its cluster.
 const CAN_NEVER_RUN: &str = "E0330";
-/// Problem codes with which a coordinator that works well turns a request away for a moment.
-const BUSY: [&str; 2] = ["E0313", "E0315"];
+/// Problem codes with which a coordinator that works well turns a request away for a moment, or
+/// tells that a node of a job does not answer.
+const BUSY: [&str; 5] = ["E0313", "E0315", "E0362", "E0364", "E0366"];
 
 /// Whether a POST may be sent again when its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +127,7 @@ impl Client {
     /// No connection, a refusal, or an answer that is no JSON.
     pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, CliError> {
         let request = self.request(Method::GET, path, query).timeout(ANSWER_TIMEOUT);
-        let response = self.send(request.header(ACCEPT, "application/json")).await?;
+        let response = self.read(request.header(ACCEPT, "application/json")).await?;
         self.read_json(response).await
     }
 
@@ -209,7 +213,7 @@ impl Client {
         query: &[(&str, String)],
     ) -> Result<Response, CliError> {
         let request = self.request(Method::GET, path, query);
-        self.send(request.header(ACCEPT, "text/event-stream")).await
+        self.read(request.header(ACCEPT, "text/event-stream")).await
     }
 
     /// GET a piece of a log.
@@ -222,7 +226,7 @@ impl Client {
         query: &[(&str, String)],
     ) -> Result<LogPage, CliError> {
         let request = self.request(Method::GET, path, query).timeout(ANSWER_TIMEOUT);
-        let response = self.send(request).await?;
+        let response = self.read(request).await?;
         let next_offset = number(response.headers(), "x-gangline-next-offset");
         let total_bytes = number(response.headers(), "x-gangline-total-bytes");
         let (Some(next_offset), Some(total_bytes)) = (next_offset, total_bytes) else {
@@ -245,8 +249,26 @@ impl Client {
         request
     }
 
+    /// Sends a request that changes nothing; once more when the coordinator asks for a short wait.
+    async fn read(&self, request: RequestBuilder) -> Result<Response, CliError> {
+        let again = request.try_clone();
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        match (again, asked_wait(&response)) {
+            (Some(again), Some(wait)) => {
+                tokio::time::sleep(wait).await;
+                self.send(again).await
+            }
+            _ => self.accept(response).await,
+        }
+    }
+
     async fn send(&self, request: RequestBuilder) -> Result<Response, CliError> {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        self.accept(response).await
+    }
+
+    /// The answer, or the refusal that it is.
+    async fn accept(&self, response: Response) -> Result<Response, CliError> {
         if response.status().is_success() {
             return Ok(response);
         }
@@ -315,6 +337,12 @@ impl Client {
         }
         if matches!(status.as_u16(), 502..=504) { error.transport() } else { error }
     }
+}
+
+/// How long a coordinator that is asked too often wants to be left alone, if that is worth waiting.
+fn asked_wait(response: &Response) -> Option<Duration> {
+    let wait = Duration::from_secs(number(response.headers(), "retry-after")?);
+    (response.status() == StatusCode::TOO_MANY_REQUESTS && wait <= MAX_ASKED_WAIT).then_some(wait)
 }
 
 /// The certificates of a PEM file.

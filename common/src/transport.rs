@@ -27,6 +27,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// An address must answer within this when dialled.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Requests that an agent lets its coordinator have open at a time.
+pub const REQUESTS: u32 = 8;
+
 /// Least time between two resets: a restart resets a thousand agents within a second, and a flood
 /// of foreign packets is not answered in kind.
 const RESET_INTERVAL: Duration = Duration::from_millis(1);
@@ -43,11 +46,14 @@ pub enum StreamKind {
     Telemetry = 3,
     /// Unidirectional, agent to coordinator: log chunks of one gang.
     Log = 4,
+    /// Bidirectional, opened by the coordinator: one request, then its answer.
+    Request = 5,
 }
 
 impl StreamKind {
     fn from_byte(byte: u8) -> Result<Self, TransportError> {
-        [StreamKind::Control, StreamKind::Join, StreamKind::Telemetry, StreamKind::Log]
+        use StreamKind::*;
+        [Control, Join, Telemetry, Log, Request]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
             .ok_or(TransportError::StreamKind(byte))
@@ -58,7 +64,9 @@ impl StreamKind {
     fn largest_body(self) -> u32 {
         match self {
             StreamKind::Join => 64 << 10,
-            StreamKind::Control | StreamKind::Telemetry | StreamKind::Log => u32::MAX,
+            StreamKind::Control | StreamKind::Telemetry | StreamKind::Log | StreamKind::Request => {
+                u32::MAX
+            }
         }
     }
 }
@@ -88,7 +96,7 @@ pub enum TransportError {
     Closed(String),
     #[error("stream: {0}")]
     Stream(String),
-    #[error("unknown stream kind {0:#04x}")]
+    #[error("a stream of kind {0:#04x} is unknown or not allowed here")]
     StreamKind(u8),
     #[error("a message took longer than {} s to arrive", STREAM_DEADLINE.as_secs())]
     Deadline,
@@ -176,7 +184,7 @@ impl Endpoint {
         let crypto =
             QuicClientConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
         let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        let mut transport = transport_config(256, 0);
+        let mut transport = transport_config(REQUESTS, 0);
         transport.keep_alive_interval(Some(KEEP_ALIVE));
         config.transport_config(Arc::new(transport));
         let inner = quinn::Endpoint::client(bind)
@@ -297,6 +305,13 @@ impl Connection {
         Ok((kind, FrameSender { inner: send }, FrameReceiver::new(receive, kind)))
     }
 
+    /// The next stream that the coordinator opens for a request, before its kind is known, as
+    /// with `accept_uni`.
+    pub async fn accept_request(&self) -> Result<UnknownRequest, TransportError> {
+        let (send, receive) = self.inner.accept_bi().await.map_err(stream_error)?;
+        Ok(UnknownRequest { send, receive })
+    }
+
     /// The next unidirectional stream, before its kind is known: a slow peer must not hold up
     /// the streams behind it, so the kind is read by `UnknownStream::identify`.
     pub async fn accept_uni(&self) -> Result<UnknownStream, TransportError> {
@@ -330,6 +345,25 @@ impl UnknownStream {
     pub async fn identify(mut self) -> Result<(StreamKind, FrameReceiver), TransportError> {
         let kind = read_kind(&mut self.inner).await?;
         Ok((kind, FrameReceiver::new(self.inner, kind)))
+    }
+}
+
+/// A bidirectional stream that should be a request.
+pub struct UnknownRequest {
+    send: quinn::SendStream,
+    receive: quinn::RecvStream,
+}
+
+impl UnknownRequest {
+    /// Errors when it is of another kind.
+    pub async fn identify(mut self) -> Result<(FrameSender, FrameReceiver), TransportError> {
+        let kind = read_kind(&mut self.receive).await?;
+        if kind != StreamKind::Request {
+            // Stopping a stream that has ended already changes nothing.
+            let _ = self.receive.stop(VarInt::from_u32(close::PROTOCOL));
+            return Err(TransportError::StreamKind(kind as u8));
+        }
+        Ok((FrameSender { inner: self.send }, FrameReceiver::new(self.receive, kind)))
     }
 }
 

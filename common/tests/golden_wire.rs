@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use gangline_common::ids::MemberId;
 use gangline_common::wire::frame::{Frame, Kind, REGISTRY};
+use gangline_common::wire::request::{AgentRequest, AnswerHead, FailureReason, RaySubject};
 use gangline_common::wire::tlv::{self, Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::*;
 use gangline_common::wire::{ALPN, MINOR, MINOR_OLDEST, WireError};
@@ -92,6 +93,11 @@ fn sample_goldens() {
 }
 
 #[test]
+fn request_goldens() {
+    check_kinds(&[Kind::Request, Kind::AnswerHead, Kind::AnswerPiece]);
+}
+
+#[test]
 fn every_kind_has_a_golden() {
     let goldens = goldens::all();
     for (kind, name, _) in REGISTRY {
@@ -121,6 +127,9 @@ fn registry_is_as_written_down() {
         (0x24, "Renewed", 64 * KIB),
         (0x30, "Sample", 256 * KIB),
         (0x31, "LogChunk", 256 * KIB),
+        (0x40, "Request", 4 * KIB),
+        (0x41, "AnswerHead", 4 * KIB),
+        (0x42, "AnswerPiece", 256 * KIB),
     ];
     let now: Vec<(u8, &str, u32)> =
         REGISTRY.iter().map(|(kind, name, limit)| (*kind as u8, *name, *limit)).collect();
@@ -221,6 +230,27 @@ impl Variants {
         }
     }
 
+    fn request(&mut self, request: &AgentRequest) {
+        let AgentRequest::RayState(state) = request;
+        self.see(match state.subject {
+            RaySubject::Nodes => "RaySubject::Nodes",
+            RaySubject::Actors => "RaySubject::Actors",
+            RaySubject::PlacementGroups => "RaySubject::PlacementGroups",
+        });
+    }
+
+    fn answer(&mut self, head: &AnswerHead) {
+        self.see(match head {
+            AnswerHead::Body { .. } => "AnswerHead::Body",
+            AnswerHead::Failed(failure) => match failure.reason {
+                FailureReason::Unknown => "FailureReason::Unknown",
+                FailureReason::NotHere => "FailureReason::NotHere",
+                FailureReason::NoAnswer => "FailureReason::NoAnswer",
+                FailureReason::TooLarge => "FailureReason::TooLarge",
+            },
+        });
+    }
+
     fn coordinator(&mut self, message: &CoordinatorMessage) {
         match message {
             CoordinatorMessage::DesiredGang(desired) => match &desired.order {
@@ -263,10 +293,14 @@ fn every_variant_is_in_a_golden() {
             | Message::JoinRequest(_)
             | Message::JoinGrant(_)
             | Message::Sample(_)
-            | Message::Log(_) => {}
+            | Message::Log(_)
+            | Message::AnswerPiece(_) => {}
+            Message::Request(request) => seen.request(request),
+            Message::AnswerHead(head) => seen.answer(head),
         }
     }
     let expected = [
+        "AnswerHead::Body",
         "DoctorLevel::Blind",
         "DoctorLevel::Error",
         "DoctorLevel::Ok",
@@ -278,6 +312,10 @@ fn every_variant_is_in_a_golden() {
         "EntrypointState::Running",
         "EntrypointState::Succeeded",
         "EntrypointState::Waiting",
+        "FailureReason::NoAnswer",
+        "FailureReason::NotHere",
+        "FailureReason::TooLarge",
+        "FailureReason::Unknown",
         "GuestOrder::Prepare",
         "GuestOrder::Run",
         "GuestOrder::Stop",
@@ -297,6 +335,9 @@ fn every_variant_is_in_a_golden() {
         "NodeRole::Worker",
         "Order::Run",
         "Order::Stop",
+        "RaySubject::Actors",
+        "RaySubject::Nodes",
+        "RaySubject::PlacementGroups",
         "Refusal::GpuHeld",
         "Refusal::Impossible",
         "Refusal::PortBusy",

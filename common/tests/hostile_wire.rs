@@ -16,6 +16,7 @@ use allocations::counted;
 use decode_all::decode_all;
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, HEADER_LENGTH, Kind, REGISTRY, parse_header};
+use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::*;
 use goldens::{Golden, Message};
@@ -105,9 +106,13 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         }
         Message::Sample(sample) => sample.gpus.first_mut()?.uuid.0 += &text,
         Message::Log(chunk) => chunk.bytes.resize(chunk.bytes.len() + by, 7),
+        Message::Request(AgentRequest::RayState(request)) => *request.state.as_mut()? += &text,
+        Message::AnswerHead(AnswerHead::Failed(failure)) => failure.text += &text,
+        Message::AnswerPiece(piece) => piece.bytes.resize(piece.bytes.len() + by, 7),
         Message::Hello(_)
         | Message::Welcome(_)
         | Message::Refuse(_)
+        | Message::AnswerHead(AnswerHead::Body { .. })
         | Message::Agent(AgentMessage::Heartbeat(_))
         | Message::Coordinator(
             CoordinatorMessage::DesiredHeader(_) | CoordinatorMessage::HeartbeatAck(_),
@@ -137,7 +142,7 @@ fn a1_a_message_that_fills_its_frame_still_decodes() {
         filled.push(golden.kind);
     }
     filled.dedup();
-    assert_eq!(filled.len(), 10, "kinds with something that grows");
+    assert_eq!(filled.len(), 13, "kinds with something that grows");
 }
 
 // ---------------------------------------------------------------- A2: wrong ends
@@ -242,6 +247,9 @@ fn a2_a_frame_of_the_other_direction_is_refused() {
     assert_eq!(kinds(CoordinatorMessage::from_frame), of_the_coordinator);
     assert_eq!(kinds(NodeSample::from_frame), [Kind::Sample]);
     assert_eq!(kinds(LogChunk::from_frame), [Kind::LogChunk]);
+    assert_eq!(kinds(AgentRequest::from_frame), [Kind::Request]);
+    assert_eq!(kinds(AnswerHead::from_frame), [Kind::AnswerHead]);
+    assert_eq!(kinds(AnswerPiece::from_frame), [Kind::AnswerPiece]);
 }
 
 // ---------------------------------------------------------------- A3: length prefixes
@@ -256,12 +264,14 @@ const LISTS_DEEP: usize = 2;
 
 #[test]
 fn a3_huge_prefix_of_a_text_is_refused_without_allocation() {
-    let texts: [(Kind, Vec<u8>); 4] = [
+    let texts: [(Kind, Vec<u8>); 6] = [
         (Kind::Inventory, HUGE.to_vec()),
         (Kind::DesiredGang, HUGE.to_vec()),
         (Kind::LogAck, HUGE.to_vec()),
         // wall_ms, dropped, five absent readings, one GPU, its UUID
         (Kind::Sample, [&[0, 0, 0, 0, 0, 0, 0, 1], &HUGE[..]].concat()),
+        (Kind::Request, [&[0], &HUGE[..]].concat()),
+        (Kind::AnswerHead, [&[1, 0], &HUGE[..]].concat()),
     ];
     for (kind, body) in texts {
         let (result, allocated) = counted(|| decode(kind, &body));
@@ -274,8 +284,9 @@ fn a3_huge_prefix_of_a_text_is_refused_without_allocation() {
 fn a3_huge_prefix_of_bytes_is_refused_without_allocation() {
     let chunk = body_of(&golden("LOG_CHUNK"));
     let at = chunk.len() - 10;
-    let bytes: [(Kind, Vec<u8>); 3] = [
+    let bytes: [(Kind, Vec<u8>); 4] = [
         (Kind::RenewRequest, HUGE.to_vec()),
+        (Kind::AnswerPiece, HUGE.to_vec()),
         (Kind::Renewed, [&[1, 0x30], &HUGE[..]].concat()),
         (Kind::LogChunk, [&chunk[..at], &HUGE].concat()),
     ];
@@ -500,5 +511,16 @@ proptest! {
     #[test]
     fn log_chunks_round_trip(chunk in generated::log_chunk()) {
         round_trip(&Message::Log(chunk))?;
+    }
+
+    #[test]
+    fn requests_round_trip(request in generated::request()) {
+        round_trip(&Message::Request(request))?;
+    }
+
+    #[test]
+    fn answers_round_trip(head in generated::answer_head(), piece in generated::answer_piece()) {
+        round_trip(&Message::AnswerHead(head))?;
+        round_trip(&Message::AnswerPiece(piece))?;
     }
 }

@@ -30,6 +30,28 @@ pub struct Config {
     pub agent_certificate_lifetime_s: u64,
     /// How often agents send a heartbeat, in milliseconds.
     pub heartbeat_ms: u32,
+    /// Requests to the API that one token may make a second, and at once after a pause; a rate of 0
+    /// is no limit.
+    pub request_rate: u32,
+    pub request_burst: u32,
+    /// The same for submitted jobs.
+    pub submit_rate: u32,
+    pub submit_burst: u32,
+}
+
+/// How often something may be done: so often a second, and so often at once after a pause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// 0 is no limit.
+    pub per_s: u32,
+    pub burst: u32,
+}
+
+/// What one token may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateLimits {
+    pub requests: Rate,
+    pub submits: Rate,
 }
 
 impl Default for Config {
@@ -45,6 +67,10 @@ impl Default for Config {
             extra_roots: Vec::new(),
             agent_certificate_lifetime_s: 30 * 24 * 3600,
             heartbeat_ms: 1000,
+            request_rate: 100,
+            request_burst: 500,
+            submit_rate: 20,
+            submit_burst: 200,
         }
     }
 }
@@ -82,7 +108,24 @@ impl Config {
         if !(100..=10_000).contains(&self.heartbeat_ms) {
             wrong.push("heartbeat_ms: between 100 and 10000".to_owned());
         }
+        for (name, rate) in
+            [("request", self.rate_limits().requests), ("submit", self.rate_limits().submits)]
+        {
+            if rate.per_s > 0 && rate.burst == 0 {
+                wrong.push(format!("{name}_burst: at least 1; {name}_rate = 0 is no limit"));
+            }
+        }
         if wrong.is_empty() { Ok(()) } else { Err(ConfigErrors(wrong)) }
+    }
+}
+
+impl Config {
+    /// What one token may do.
+    pub fn rate_limits(&self) -> RateLimits {
+        RateLimits {
+            requests: Rate { per_s: self.request_rate, burst: self.request_burst },
+            submits: Rate { per_s: self.submit_rate, burst: self.submit_burst },
+        }
     }
 }
 
@@ -115,10 +158,11 @@ mod tests {
             shared_root: Some("/nfs/../etc".to_owned()),
             heartbeat_ms: 1,
             agent_certificate_lifetime_s: 1,
+            submit_burst: 0,
             ..Config::default()
         };
         let errors = config.validate().unwrap_err().0;
-        assert_eq!(errors.len(), 5, "{errors:?}");
+        assert_eq!(errors.len(), 6, "{errors:?}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use gangline_common::transport::{Endpoint, close};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
+use crate::agents::Agents;
 use crate::api::{self, ApiState, listener};
 use crate::ca::{Ca, write_new};
 use crate::config::Config;
@@ -63,6 +64,7 @@ impl Coordinator {
 
         let logs = Logs::new(config.state_dir.join("logs"));
         let telemetry = Telemetry::default();
+        let agents = Agents::default();
         let pin = ca.pin()?;
         let ca_fingerprint = fingerprint_text(ca.certificate().as_ref());
         let tls = server_config(&ca.server_identity()?, ca.certificate())?;
@@ -73,6 +75,7 @@ impl Coordinator {
             driver: driver.handle.clone(),
             board: driver.board.clone(),
             outbox,
+            agents: agents.clone(),
             telemetry: telemetry.clone(),
             logs: logs.clone(),
             ca,
@@ -90,12 +93,14 @@ impl Coordinator {
             board: driver.board,
             telemetry,
             logs,
+            agents,
             packages: Packages::open(config.state_dir.join("packages"))
                 .context("the directory of packages")?,
             paths: PathRules {
                 shared_root: config.shared_root.clone(),
                 extra_roots: config.extra_roots.clone(),
             },
+            limits: config.rate_limits(),
             sealer,
             ca_pin: pin,
             version: env!("CARGO_PKG_VERSION"),

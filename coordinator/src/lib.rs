@@ -3,6 +3,7 @@
 //! Reading order: `core::{event, effect}` (everything that can happen and be done), `core::step`,
 //! `driver` (commit, then act). After these every file is a leaf.
 
+pub mod agents;
 pub mod api;
 pub mod board;
 pub mod ca;

@@ -14,6 +14,7 @@ use gangline_common::wire::tlv::{
 };
 use tokio::sync::Semaphore;
 
+use crate::agents::Agents;
 use crate::board::Board;
 use crate::ca::Ca;
 use crate::core::effect::Answer;
@@ -38,6 +39,7 @@ pub struct Parts {
     pub driver: DriverHandle,
     pub board: Board,
     pub outbox: Outbox,
+    pub agents: Agents,
     pub telemetry: Telemetry,
     pub logs: Logs,
     pub ca: Ca,

@@ -125,6 +125,8 @@ async fn serve(
     sender.send(&welcome.to_frame()?).await?;
     tracing::info!(node = %agent.node, session = number, build = hello.build, "agent connected");
 
+    let node = agent.node.clone();
+    let _entered = server.parts.agents.enter(node, number, connection);
     let (control, outgoing) = mpsc::channel(CONTROL_QUEUE);
     let known = known_logs(server, &agent);
     tokio::select! {

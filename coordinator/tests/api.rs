@@ -8,11 +8,25 @@ use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::join_token::JoinToken;
 use gangline_coordinator::api::auth::{Access, Action};
 use gangline_coordinator::api::dialect::Dialect;
-use gangline_coordinator::api::{RouteFacts, document, route_list};
+use gangline_coordinator::api::{OLD_PATHS, RouteFacts, document, route_list};
 use gangline_coordinator::core::event::{EntrypointFact, GangFacts};
 use gangline_coordinator::core::gang::{EndHow, Phase};
 use gangline_coordinator::core::job::{JobState, RayDriver, RayFacts, RayNode};
 use serde_json::{Value, json};
+
+/// The routes of our dialect, those with an old name under that as well.
+fn our_routes() -> Vec<RouteFacts> {
+    let mut routes = route_list();
+    routes.retain(|route| route.dialect == Dialect::Ours);
+    let old = OLD_PATHS.iter().flat_map(|(old, new)| {
+        let named = routes.iter().filter(move |route| route.path == *new);
+        named.map(move |route| RouteFacts { path: (*old).to_owned(), ..route.clone() })
+    });
+    let old: Vec<RouteFacts> = old.collect();
+    assert_eq!(old.len(), 4, "submit, list, look at, stop");
+    routes.extend(old);
+    routes
+}
 
 // ---------------------------------------------------------------- who may
 
@@ -20,9 +34,8 @@ use serde_json::{Value, json};
 async fn every_route_asks_who_it_is() {
     let fixture = Fixture::start().await;
     let job = fixture.submit(ALICE, SPEC).await;
-    let mut routes = route_list();
-    routes.retain(|route| route.dialect == Dialect::Ours);
-    assert!(routes.len() >= 15, "the table lost routes");
+    let routes = our_routes();
+    assert!(routes.len() >= 25, "the table lost routes");
     for RouteFacts { method, path: template, access, .. } in routes {
         let path = template.replace("{id}", &job).replace("{name}", "no-such-token");
         let ask = async |token: &str| {
@@ -59,8 +72,8 @@ async fn every_route_asks_who_it_is() {
 async fn another_projects_job_and_no_job_are_the_same_answer() {
     let fixture = Fixture::start().await;
     let job = fixture.submit(ALICE, SPEC).await;
-    for RouteFacts { dialect, method, path: template, .. } in route_list() {
-        if dialect != Dialect::Ours || !template.contains("/jobs/{id}") {
+    for RouteFacts { method, path: template, .. } in our_routes() {
+        if !template.contains("/jobs/{id}") {
             continue;
         }
         let mut answers = Vec::new();
@@ -113,7 +126,12 @@ async fn the_paths_of_the_first_design_answer() {
     assert_eq!(stop("").send().await.unwrap().status(), 401);
     assert_eq!(stop(BOB).send().await.unwrap().status(), 404);
     assert_eq!(stop(ALICE).send().await.unwrap().status(), 202);
-    assert_eq!(fixture.problem(Method::GET, "/v1/nodes", ALICE).await["code"], "E0317");
+    let stopped = stop(ALICE).json(&json!({"reason": "once more"})).send().await.unwrap();
+    assert_eq!(stopped.status(), 409, "a stop has a body as under its new name");
+    for nothing in ["/v1/nodes", "/v1/jobs/old-way/logs", "/v1/jobs/old-way/stop"] {
+        let problem = fixture.problem(Method::GET, nothing, ALICE).await;
+        assert_eq!(problem["code"], "E0317", "{nothing}");
+    }
 }
 
 #[tokio::test]

@@ -141,7 +141,8 @@ pub(crate) fn is_label(text: &str) -> bool {
         && text.len() <= MAX_NAME_CHARS
 }
 
-pub(crate) fn is_env_name(name: &str) -> bool {
+/// Whether `name` can be that of a variable.
+pub fn is_env_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }

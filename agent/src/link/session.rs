@@ -18,7 +18,7 @@ use gangline_common::wire::{MINOR, MINOR_OLDEST, WireError};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Link, SessionError};
+use super::{Link, SessionError, requests};
 use crate::core::MAX_GANGS;
 use crate::driver::Input;
 use crate::join::{IdentityError, StoredIdentity};
@@ -80,6 +80,7 @@ impl Link {
             result = self.write_control(&mut sender, pace, hearing.renewed) => result,
             result = watch_silence(hearing.answered, self.silence.max(pace * 3)) => result,
             result = self.ship(connection, hearing.settled) => result,
+            error = requests::serve(connection, &self.channels.ray) => Err(error.into()),
         }
     }
 

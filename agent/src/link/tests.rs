@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gangline_common::ids::{MemberId, MemberKey};
+use gangline_common::request::{RequestError, ask};
+use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
 use gangline_common::wire::tlv::{Handshake, REFUSE_BUSY, REFUSE_CLONE, REFUSE_TOKEN};
 use gangline_common::wire::v1::{
     AgentMessage, CoordinatorMessage, DesiredGang, HeartbeatAck, HostSample, LOG_CHUNK_BYTES,
@@ -17,7 +19,7 @@ use crate::collectors::host::HostFacts;
 use crate::inventory::{Findings, Standing, inventory};
 use crate::join::{JoinError, join};
 use crate::sample::{assignment, epoch, gang, generation};
-use crate::supervisor::LogSource;
+use crate::supervisor::{LogSource, RayClusters};
 use crate::tail::TailMember;
 use crate::telemetry::Numbered;
 
@@ -71,6 +73,7 @@ impl Agent {
             inventory: inventory_receiver,
             samples: samples_receiver,
             tail: tail_receiver,
+            ray: RayClusters::default(),
             status,
             ending: ending.clone(),
         };
@@ -367,6 +370,7 @@ async fn another_version_is_asked_slowly() {
             inventory: inventory.subscribe(),
             samples: samples.subscribe(),
             tail: tail.subscribe(),
+            ray: RayClusters::default(),
             status: watch::channel(LinkStatus::default()).0,
             ending: CancellationToken::new(),
         },
@@ -518,4 +522,22 @@ async fn samples_have_a_stream_of_their_own_and_tell_what_is_missing() {
     assert_eq!(kind, gangline_common::transport::StreamKind::Telemetry);
     let sample = NodeSample::from_frame(&stream.receive().await.unwrap().unwrap()).unwrap();
     assert_eq!((sample.wall_ms, sample.dropped), (5, 3));
+}
+
+#[tokio::test]
+async fn questions_are_answered_beside_the_control_stream() {
+    let coordinator = TestCoordinator::start();
+    let _agent = Agent::start(coordinator.joined());
+    let mut session = coordinator.session().await;
+    let (gang, epoch, subject) = (gang("g-1"), epoch(1), RaySubject::Nodes);
+    let request = RayStateRequest { gang, epoch, subject, state: None, limit: 1 };
+    let request = AgentRequest::RayState(request);
+    // More than may be open at a time, one after another.
+    for _ in 0..20 {
+        match ask(&session.connection, &request).await {
+            Err(RequestError::Failed(told)) => assert_eq!(told.reason, FailureReason::NotHere),
+            other => panic!("{other:?}"),
+        }
+    }
+    session.find(|message| matches!(message, AgentMessage::Heartbeat(_)).then_some(())).await;
 }

@@ -14,9 +14,11 @@ use super::births::Nursery;
 use super::command::{self, HostFacts};
 use super::guests::Guests;
 use super::orphans;
-use super::ports;
+use super::ports::{self, FixedPort};
 use super::process::{self, ProcessId};
+use super::ray_api::RayApi;
 use super::ray_jobs::RayWatch;
+use super::ray_state::{Listed, RayClusters};
 use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
@@ -43,6 +45,7 @@ pub struct Member {
     pub config: Arc<SupervisorConfig>,
     pub nursery: Arc<Nursery>,
     pub spool: Arc<Spool>,
+    pub ray: RayClusters,
     pub events: mpsc::Sender<SupervisorEvent>,
     pub stop: watch::Receiver<Option<StopOrder>>,
     /// The newest content of the plan's assignment.
@@ -76,6 +79,7 @@ impl Drop for GuestsTask {
 /// The watch of the gang's Ray cluster; ends with the member.
 struct RayWatchTask {
     task: tokio::task::JoinHandle<()>,
+    _listed: Option<Listed>,
     quiet: watch::Receiver<bool>,
 }
 
@@ -99,6 +103,7 @@ impl Member {
         plan: MemberPlan,
         config: Arc<SupervisorConfig>,
         nursery: Arc<Nursery>,
+        ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
         stop: watch::Receiver<Option<StopOrder>>,
         assignment: watch::Receiver<Arc<Assignment>>,
@@ -106,7 +111,7 @@ impl Member {
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
         let progress = Progress::default();
-        Member { plan, config, nursery, spool, events, stop, assignment, over, progress }
+        Member { plan, config, nursery, spool, ray, events, stop, assignment, over, progress }
     }
 
     /// Starts the member, or takes it over when it was started before.
@@ -287,12 +292,20 @@ impl Member {
         match watch {
             Ok(watch) => {
                 let task = tokio::spawn(watch.run());
-                self.progress.ray = Some(RayWatchTask { task, quiet });
+                let _listed = self.list_ray();
+                self.progress.ray = Some(RayWatchTask { task, _listed, quiet });
             }
             Err(error) => {
                 tracing::error!(key = %self.plan.key, %error, "the Ray cluster cannot be watched");
             }
         }
+    }
+
+    /// Lets the coordinator ask the cluster.
+    fn list_ray(&self) -> Option<Listed> {
+        let port = ports::fixed(self.plan.member.ports, FixedPort::Dashboard)?;
+        let api = RayApi::new(port, self.plan.assignment.auth_token.clone()).ok()?;
+        Some(self.ray.list(&self.plan.key, Arc::clone(&self.spool), api))
     }
 
     /// Makes sure that nothing is left, keeps the logs, and reports the end.

@@ -19,6 +19,7 @@ mod probe;
 pub mod process;
 mod ray_api;
 mod ray_jobs;
+mod ray_state;
 mod release;
 mod shim_link;
 mod spool;
@@ -41,6 +42,7 @@ use tokio::time::Instant;
 
 use self::births::Nursery;
 use self::member::Member;
+pub use self::ray_state::RayClusters;
 use self::release::Archive;
 use self::spool::Spool;
 
@@ -133,6 +135,7 @@ pub struct Supervisor {
     members: BTreeMap<MemberKey, Handle>,
     nursery: Arc<Nursery>,
     archive: Archive,
+    ray: RayClusters,
 }
 
 impl Supervisor {
@@ -141,7 +144,13 @@ impl Supervisor {
         let nursery = Arc::new(Nursery::new(config.agent_binary.clone()));
         let archive = Archive::new(&config, Arc::clone(&nursery));
         archive.resume();
-        Supervisor { config: Arc::new(config), events, members: BTreeMap::new(), nursery, archive }
+        let (config, members, ray) = (Arc::new(config), BTreeMap::new(), RayClusters::default());
+        Supervisor { config, events, members, nursery, archive, ray }
+    }
+
+    /// The Ray clusters whose head runs here.
+    pub fn ray_clusters(&self) -> RayClusters {
+        self.ray.clone()
     }
 
     /// Starts a member; a member that is known or was started before is left as it is.
@@ -168,6 +177,7 @@ impl Supervisor {
             plan,
             Arc::clone(&self.config),
             Arc::clone(&self.nursery),
+            self.ray.clone(),
             self.events.clone(),
             stop_receiver,
             newest,

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use gangline_common::wire::v1::Secret;
 use reqwest::{Method, StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A poll that takes longer is worth nothing: the next one may be answered at once.
 const POLL_TIMEOUT: Duration = Duration::from_secs(2);
 /// A submission waits inside Ray until the head's agent is up.
 const SUBMIT_TIMEOUT: Duration = Duration::from_secs(20);
+/// A list that somebody waits for; Ray collects it when it is asked.
+const LIST_TIMEOUT: Duration = Duration::from_secs(6);
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 /// Ray's own maximum; its default of 100 would hide the nodes of a large gang.
@@ -54,21 +57,95 @@ pub struct Node {
     pub state_message: Option<String>,
     #[serde(default)]
     pub labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    pub resources_total: Option<BTreeMap<String, f64>>,
+}
+
+/// An actor as the state API shows it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Actor {
+    pub actor_id: String,
+    pub class_name: String,
+    pub state: String,
+    pub name: Option<String>,
+    pub node_id: Option<String>,
+    pub pid: Option<u32>,
+    #[serde(default, deserialize_with = "number_or_text")]
+    pub num_restarts: u64,
+    pub death_cause: Option<DeathCause>,
+    pub placement_group_id: Option<String>,
+    pub required_resources: Option<BTreeMap<String, f64>>,
+}
+
+/// The kind of a death, with what Ray knows of it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct DeathCause(pub BTreeMap<String, Option<BTreeMap<String, serde_json::Value>>>);
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct PlacementGroup {
+    pub placement_group_id: String,
+    pub name: Option<String>,
+    pub state: String,
+    pub bundles: Option<Vec<Bundle>>,
+    pub stats: Option<SchedulingStats>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Bundle {
+    pub bundle_id: BundleId,
+    pub unit_resources: Option<BTreeMap<String, f64>>,
+    pub node_id: Option<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct BundleId {
+    #[serde(default)]
+    pub bundle_index: u32,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct SchedulingStats {
+    pub scheduling_state: Option<String>,
+}
+
+/// Ray writes its 64-bit numbers as text.
+fn number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Number(u64),
+        Text(String),
+    }
+    match Either::deserialize(deserializer)? {
+        Either::Number(number) => Ok(number),
+        Either::Text(text) => text.parse().map_err(D::Error::custom),
+    }
+}
+
+/// What is wanted of a list of the state API.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// A plain word.
+    pub state: Option<&'a str>,
+    pub limit: u32,
 }
 
 #[derive(Deserialize)]
-struct StateAnswer {
-    data: StateData,
+struct StateAnswer<T> {
+    data: StateData<T>,
 }
 
 #[derive(Deserialize)]
-struct StateData {
-    result: StateResult,
+struct StateData<T> {
+    result: Listing<T>,
 }
 
-#[derive(Deserialize)]
-struct StateResult {
-    result: Vec<Node>,
+/// A list of the state API.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Listing<T> {
+    /// How many fit, shown or not.
+    pub num_filtered: u64,
+    pub result: Vec<T>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -128,8 +205,23 @@ impl RayApi {
 
     pub async fn nodes(&self) -> Result<Vec<Node>, RayApiError> {
         let path = format!("/api/v0/nodes?detail=1&limit={NODE_LIMIT}");
-        let answer: StateAnswer = self.get(&path).await?;
+        let answer: StateAnswer<Node> = self.get(&path).await?;
         Ok(answer.data.result.result)
+    }
+
+    /// A list of the state API: `nodes`, `actors` or `placement_groups`.
+    pub async fn list<T: for<'a> Deserialize<'a>>(
+        &self,
+        subject: &str,
+        wanted: Wanted<'_>,
+    ) -> Result<Listing<T>, RayApiError> {
+        let mut path = format!("/api/v0/{subject}?detail=1&limit={}", wanted.limit);
+        if let Some(state) = wanted.state {
+            path += &format!("&filter_keys=state&filter_predicates=%3D&filter_values={state}");
+        }
+        let body = self.send(Method::GET, &path, None, LIST_TIMEOUT).await?;
+        let answer: StateAnswer<T> = serde_json::from_slice(&body)?;
+        Ok(answer.data.result)
     }
 
     /// The job, or `None` when Ray definitely does not know it.

@@ -405,7 +405,7 @@ fn cluster(plan: &MemberPlan, version: &Version, nodes: &[Node]) -> RayCluster {
     }
 }
 
-fn member_of(node: &Node, key: &MemberKey) -> Option<MemberId> {
+pub(super) fn member_of(node: &Node, key: &MemberKey) -> Option<MemberId> {
     let label = |name: &str| node.labels.as_ref()?.get(name).map(String::as_str);
     if label(GANG_LABEL)? != key.gang.as_str() || label(EPOCH_LABEL)? != key.epoch.to_string() {
         return None;
@@ -487,7 +487,7 @@ fn not_submitted(message: String) -> EntrypointState {
     }
 }
 
-fn end_of(text: &str, bytes: usize) -> String {
+pub(super) fn end_of(text: &str, bytes: usize) -> String {
     let mut start = text.len().saturating_sub(bytes);
     while !text.is_char_boundary(start) {
         start += 1;
@@ -510,6 +510,7 @@ mod tests {
             state: state.to_owned(),
             state_message: (state == "DEAD").then(|| "health check failed".to_owned()),
             labels: Some(labels),
+            resources_total: None,
         }
     }
 

@@ -12,6 +12,7 @@ mod login;
 mod logs;
 mod node;
 mod ps;
+mod ray;
 mod secret;
 mod show;
 mod stop;
@@ -74,6 +75,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Ps(args) => ps::run(&client()?, &args, screen).await,
         Command::Show(args) => show::run(&client()?, &args.job, screen).await,
         Command::Logs(args) => logs::run(&client()?, &args, screen).await,
+        Command::Ray(args) => ray::run(&client()?, &args.command, screen).await,
         Command::Stop(args) => stop::run(&client()?, &args, screen).await,
         Command::Wait(args) => wait::run(&client()?, &args, screen).await,
         Command::Top(args) => top::run(&client()?, &args, screen).await,

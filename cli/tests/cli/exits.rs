@@ -56,6 +56,46 @@ fn refusals_have_their_codes() {
     }
 }
 
+/// A refusal that asks for a wait of so many seconds.
+fn too_many(seconds: u32) -> crate::server::Play {
+    let crate::server::Play::Answer { status, mut headers, body } =
+        problem(429, "E0367", "Too many requests")
+    else {
+        panic!("a problem is an answer")
+    };
+    headers.push(("retry-after".to_owned(), seconds.to_string()));
+    crate::server::Play::Answer { status, headers, body }
+}
+
+#[test]
+fn a_read_that_came_too_often_waits_and_is_sent_once_more() {
+    let server = Server::start(|asked, number| match (asked.line().as_str(), number) {
+        ("GET /api/v1/whoami", 0) => too_many(1),
+        ("GET /api/v1/whoami", _) => {
+            answer(200, &json!({"user": "alice", "project": "rlhf", "role": "member"}))
+        }
+        ("GET /api/v1/nodes", _) => too_many(1),
+        ("GET /api/v1/tokens", _) => too_many(60),
+        ("POST /api/v1/jobs/j-1/stop", _) => too_many(1),
+        _ => answer(200, &job("j-1", "a", "RUNNING")),
+    });
+    let ended = run(&server, &["whoami"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    assert!(ended.stdout.contains("alice"), "{}", ended.stdout);
+    // Not for ever, not when it takes long, and nothing that changes something.
+    for (arguments, line, times) in [
+        (&["node", "ls"][..], "GET /api/v1/nodes", 2),
+        (&["token", "ls"], "GET /api/v1/tokens", 1),
+        (&["stop", "j-1", "-y"], "POST /api/v1/jobs/j-1/stop", 1),
+    ] {
+        let ended = run(&server, arguments);
+        assert_eq!(ended.code, 1, "{line}: {}", ended.stderr);
+        assert!(ended.stderr.contains("Too many requests"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("the hint"), "{}", ended.stderr);
+        assert_eq!(server.asked_for(line).len(), times, "{line}");
+    }
+}
+
 #[test]
 fn no_token_says_how_to_give_one() {
     let server = Server::start(|asked, _| match asked.headers.get("authorization") {

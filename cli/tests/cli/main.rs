@@ -8,6 +8,7 @@ mod clusters;
 mod exits;
 mod logs;
 mod offline;
+mod ray;
 mod server;
 mod submit;
 mod tables;

@@ -28,6 +28,10 @@ pub enum Kind {
 
     Sample = 0x30,
     LogChunk = 0x31,
+
+    Request = 0x40,
+    AnswerHead = 0x41,
+    AnswerPiece = 0x42,
 }
 
 /// Every kind with its name and the largest body that is accepted, in bytes.
@@ -48,6 +52,9 @@ pub const REGISTRY: &[(Kind, &str, u32)] = &[
     (Kind::Renewed, "Renewed", 64 << 10),
     (Kind::Sample, "Sample", 256 << 10),
     (Kind::LogChunk, "LogChunk", 256 << 10),
+    (Kind::Request, "Request", 4 << 10),
+    (Kind::AnswerHead, "AnswerHead", 4 << 10),
+    (Kind::AnswerPiece, "AnswerPiece", 256 << 10),
 ];
 
 impl Kind {

@@ -1,11 +1,14 @@
 //! Everything the two programs ever say to each other.
 //!
 //! `frame` cuts a byte stream into length-delimited units under one registry of kinds and limits;
-//! `tlv` holds the handshake, which never changes; `v1` holds the messages of protocol 1;
+//! `tlv` holds the handshake, which never changes; `v1` holds the messages of protocol 1, `request`
+//! those of request streams, `ray_state` what such an answer says of Ray;
 //! `codec` is the only wire file that names bincode.
 
 pub mod codec;
 pub mod frame;
+pub mod ray_state;
+pub mod request;
 pub mod tlv;
 pub mod v1;
 

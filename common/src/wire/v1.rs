@@ -564,7 +564,7 @@ macro_rules! framed {
 framed!(AgentMessage { Inventory, Report, Heartbeat, RenewRequest });
 framed!(CoordinatorMessage { DesiredHeader, DesiredGang, HeartbeatAck, LogAck, Renewed });
 
-/// The one message of a data-plane stream.
+/// A message that is one frame kind: those of data-plane streams and of requests.
 macro_rules! framed_one {
     ($message:ident, $kind:ident) => {
         impl $message {
@@ -581,6 +581,8 @@ macro_rules! framed_one {
         }
     };
 }
+
+pub(super) use framed_one;
 
 framed_one!(NodeSample, Sample);
 framed_one!(LogChunk, LogChunk);

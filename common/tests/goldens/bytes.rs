@@ -491,3 +491,57 @@ pub const LOG_CHUNK: &str = "
     08 72616e6b2e6f7574 ; file `rank.out`
     fc00001000 ; offset 1048576
     09 7374657020310a00ff ; bytes";
+
+pub const REQUEST_NODES: &str = "
+    40 00000010 ; Request, 16 bytes
+    00 ; state of a gang's Ray
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    00 ; nodes
+    00 ; in any state
+    fbe803 ; limit 1000";
+
+pub const REQUEST_ACTORS: &str = "
+    40 00000016 ; Request, 22 bytes
+    00 ; state of a gang's Ray
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 ; actors
+    01 05 414c495645 ; in state `ALIVE`
+    fbe803 ; limit 1000";
+
+pub const REQUEST_GROUPS: &str = "
+    40 00000010 ; Request, 16 bytes
+    00 ; state of a gang's Ray
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    02 ; placement groups
+    00 ; in any state
+    fbe803 ; limit 1000";
+
+pub const ANSWER_BODY: &str = "
+    41 00000006 ; AnswerHead, 6 bytes
+    00 ; a body
+    fc00004000 ; of 4194304 bytes";
+
+pub const ANSWER_UNKNOWN: &str = "
+    41 00000006 ; AnswerHead, 6 bytes
+    01 ; failed
+    00 ; unknown question
+    03 6e6577 ; text `new`";
+
+pub const ANSWER_NOT_HERE: &str = "
+    41 00000003 ; AnswerHead, 3 bytes
+    01 01 00 ; failed, not here, no text";
+
+pub const ANSWER_SILENT: &str = "
+    41 00000003 ; AnswerHead, 3 bytes
+    01 02 00 ; failed, no answer, no text";
+
+pub const ANSWER_TOO_LARGE: &str = "
+    41 00000003 ; AnswerHead, 3 bytes
+    01 03 00 ; failed, too large, no text";
+
+pub const ANSWER_PIECE: &str = "
+    42 00000005 ; AnswerPiece, 5 bytes
+    04 7b7d00ff ; bytes";

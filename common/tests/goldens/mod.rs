@@ -5,6 +5,7 @@ pub mod values;
 
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
+use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece, FailureReason};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::{AgentMessage, CoordinatorMessage, LogChunk, NodeSample};
 
@@ -20,6 +21,9 @@ pub enum Message {
     Coordinator(CoordinatorMessage),
     Sample(NodeSample),
     Log(LogChunk),
+    Request(AgentRequest),
+    AnswerHead(AnswerHead),
+    AnswerPiece(AnswerPiece),
 }
 
 impl Message {
@@ -34,6 +38,9 @@ impl Message {
             Message::Coordinator(message) => message.to_frame(),
             Message::Sample(message) => message.to_frame(),
             Message::Log(message) => message.to_frame(),
+            Message::Request(message) => message.to_frame(),
+            Message::AnswerHead(message) => message.to_frame(),
+            Message::AnswerPiece(message) => message.to_frame(),
         }
     }
 
@@ -55,6 +62,9 @@ impl Message {
             | Kind::Renewed => CoordinatorMessage::from_frame(frame).map(Message::Coordinator),
             Kind::Sample => NodeSample::from_frame(frame).map(Message::Sample),
             Kind::LogChunk => LogChunk::from_frame(frame).map(Message::Log),
+            Kind::Request => AgentRequest::from_frame(frame).map(Message::Request),
+            Kind::AnswerHead => AnswerHead::from_frame(frame).map(Message::AnswerHead),
+            Kind::AnswerPiece => AnswerPiece::from_frame(frame).map(Message::AnswerPiece),
         }
     }
 }
@@ -120,5 +130,14 @@ pub fn all() -> Vec<Golden> {
         SAMPLE_FULL: Sample = Message::Sample(values::sample_full());
         SAMPLE_BLIND: Sample = Message::Sample(values::sample_blind());
         LOG_CHUNK: LogChunk = Message::Log(values::log_chunk());
+        REQUEST_NODES: Request = Message::Request(values::request_nodes());
+        REQUEST_ACTORS: Request = Message::Request(values::request_actors());
+        REQUEST_GROUPS: Request = Message::Request(values::request_groups());
+        ANSWER_BODY: AnswerHead = Message::AnswerHead(values::answer_body());
+        ANSWER_UNKNOWN: AnswerHead = Message::AnswerHead(values::failed(FailureReason::Unknown, "new"));
+        ANSWER_NOT_HERE: AnswerHead = Message::AnswerHead(values::failed(FailureReason::NotHere, ""));
+        ANSWER_SILENT: AnswerHead = Message::AnswerHead(values::failed(FailureReason::NoAnswer, ""));
+        ANSWER_TOO_LARGE: AnswerHead = Message::AnswerHead(values::failed(FailureReason::TooLarge, ""));
+        ANSWER_PIECE: AnswerPiece = Message::AnswerPiece(values::answer_piece());
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use gangline_common::ids::{
     Epoch, GangId, Generation, GpuId, JobId, MemberId, MemberKey, PortBlock,
 };
+use gangline_common::wire::request::*;
 use gangline_common::wire::tlv::{self, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::*;
 
@@ -490,4 +491,34 @@ pub fn log_chunk() -> LogChunk {
         offset: 1 << 20,
         bytes: b"step 1\n\x00\xff".to_vec(),
     }
+}
+
+fn request(subject: RaySubject, state: Option<&str>) -> AgentRequest {
+    let (gang, epoch) = (key(MemberId::Head).gang, key(MemberId::Head).epoch);
+    let state = state.map(str::to_owned);
+    AgentRequest::RayState(RayStateRequest { gang, epoch, subject, state, limit: 1000 })
+}
+
+pub fn request_nodes() -> AgentRequest {
+    request(RaySubject::Nodes, None)
+}
+
+pub fn request_actors() -> AgentRequest {
+    request(RaySubject::Actors, Some("ALIVE"))
+}
+
+pub fn request_groups() -> AgentRequest {
+    request(RaySubject::PlacementGroups, None)
+}
+
+pub fn answer_body() -> AnswerHead {
+    AnswerHead::Body { length: 4 << 20 }
+}
+
+pub fn failed(reason: FailureReason, text: &str) -> AnswerHead {
+    AnswerHead::Failed(RequestFailure { reason, text: text.to_owned() })
+}
+
+pub fn answer_piece() -> AnswerPiece {
+    AnswerPiece { bytes: b"{}\x00\xff".to_vec() }
 }

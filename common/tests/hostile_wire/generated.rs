@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use gangline_common::ids::{
     Epoch, GangId, Generation, GpuId, JobId, MemberId, MemberKey, PortBlock,
 };
+use gangline_common::wire::request::*;
 use gangline_common::wire::v1::*;
 use proptest::collection::vec;
 use proptest::option::of;
@@ -408,4 +409,38 @@ pub fn log_chunk() -> impl Strategy<Value = LogChunk> {
         offset,
         bytes,
     })
+}
+
+/// Any question to an agent.
+pub fn request() -> impl Strategy<Value = AgentRequest> {
+    let subject = prop_oneof![
+        Just(RaySubject::Nodes),
+        Just(RaySubject::Actors),
+        Just(RaySubject::PlacementGroups),
+    ];
+    (gang(), epoch(), subject, of(text()), any::<u32>()).prop_map(
+        |(gang, epoch, subject, state, limit)| {
+            AgentRequest::RayState(RayStateRequest { gang, epoch, subject, state, limit })
+        },
+    )
+}
+
+/// Any beginning of an answer.
+pub fn answer_head() -> impl Strategy<Value = AnswerHead> {
+    let reason = prop_oneof![
+        Just(FailureReason::Unknown),
+        Just(FailureReason::NotHere),
+        Just(FailureReason::NoAnswer),
+        Just(FailureReason::TooLarge),
+    ];
+    prop_oneof![
+        any::<u32>().prop_map(|length| AnswerHead::Body { length }),
+        (reason, text())
+            .prop_map(|(reason, text)| AnswerHead::Failed(RequestFailure { reason, text })),
+    ]
+}
+
+/// Any part of an answer.
+pub fn answer_piece() -> impl Strategy<Value = AnswerPiece> {
+    blob().prop_map(|bytes| AnswerPiece { bytes })
 }

@@ -2,6 +2,7 @@
 
 use gangline_common::ids::MemberId;
 use gangline_common::wire::WireError;
+use gangline_common::wire::request::*;
 use gangline_common::wire::tlv::{Handshake, Refuse};
 use gangline_common::wire::v1::*;
 
@@ -119,6 +120,21 @@ fn a5_unknown_tags_of_a_gang_are_refused() {
 }
 
 #[test]
+fn a5_unknown_tags_of_requests_and_answers_are_refused() {
+    let subject = |subject| {
+        let AgentRequest::RayState(mut request) = goldens::values::request_nodes();
+        request.subject = subject;
+        Message::Request(AgentRequest::RayState(request))
+    };
+    assert_unknown_tags_refused(&subject(RaySubject::Nodes), &subject(RaySubject::Actors), 3);
+    let failed = |reason| Message::AnswerHead(goldens::values::failed(reason, "x"));
+    let (first, second) = (failed(FailureReason::Unknown), failed(FailureReason::TooLarge));
+    assert_unknown_tags_refused(&first, &second, 4);
+    let body = Message::AnswerHead(goldens::values::answer_body());
+    assert_unknown_tags_refused(&body, &first, 2);
+}
+
+#[test]
 fn a5_invalid_bools_and_options_are_refused() {
     let ready = |ready| {
         report_with(|report| {
@@ -156,6 +172,8 @@ fn a5_invalid_utf8_is_refused() {
         ("LOG_ACK", "driver.log"),
         ("SAMPLE_FULL", "GPU-aa"),
         ("LOG_CHUNK", "rank.out"),
+        ("REQUEST_ACTORS", "ALIVE"),
+        ("ANSWER_UNKNOWN", "new"),
     ];
     for (name, text) in texts {
         let golden = golden(name);
@@ -188,6 +206,7 @@ fn a5_invalid_ids_are_refused_at_decode() {
         ("DESIRED_GANG_COMMAND", "j-cmd", "job id"),
         ("LOG_ACK", "g-7f3k2", "gang id"),
         ("LOG_CHUNK", "g-7f3k2", "gang id"),
+        ("REQUEST_NODES", "g-7f3k2", "gang id"),
     ];
     let long = "x".repeat(65);
     let hostile =

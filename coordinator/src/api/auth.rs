@@ -18,6 +18,7 @@ use super::error::{
     ApiError, BAD_HOST, FORBIDDEN, TOKEN_IN_QUERY, TOO_MANY_FAILURES, UNAUTHENTICATED, no_such_job,
 };
 use super::listener::Transport;
+use super::rates::Rates;
 use crate::board::Board;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::job::Job;
@@ -126,6 +127,7 @@ pub enum Access {
 pub(super) struct Gate {
     pub board: Board,
     pub failures: Arc<FailedLogins>,
+    pub rates: Arc<Rates>,
     pub access: Access,
     pub dialect: Dialect,
 }
@@ -134,10 +136,14 @@ pub(super) struct Gate {
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
     if let Access::Needs(action) = gate.access {
         let address = address(&request);
-        let principal = match identify(&gate, request.headers(), address) {
-            Ok(principal) => principal,
+        let (principal, token) = match identify(&gate, request.headers(), address) {
+            Ok(identified) => identified,
             Err(error) => return error.into_response(),
         };
+        let submits = action == Action::SubmitJob;
+        if let Err(error) = gate.rates.take(&token, &principal.user, submits, Instant::now()) {
+            return error.into_response();
+        }
         if let Err(denied) = authorize(&principal, action, &Object::Any) {
             return ApiError::from(denied).into_response();
         }
@@ -146,8 +152,12 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     next.run(request).await
 }
 
-/// The principal of a request's token.
-fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Principal, ApiError> {
+/// The principal of a request's token, and the token's SHA-256.
+fn identify(
+    gate: &Gate,
+    headers: &HeaderMap,
+    address: IpAddr,
+) -> Result<(Principal, [u8; 32]), ApiError> {
     let token = match gate.dialect {
         Dialect::Ours => bearer(headers),
         Dialect::Ray => bearer(headers).or_else(|| cookie(headers)),
@@ -164,7 +174,7 @@ fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Princip
                 .hint("ask an administrator for a new one, then `gangline login`"));
         }
         let ApiTokenRecord { user, project, role, .. } = token;
-        return Ok(Principal { user, project, role, from: Some(address) });
+        return Ok((Principal { user, project, role, from: Some(address) }, hash));
     }
     // A right token is never locked out: whoever guesses must not be able to shut others out.
     if gate.failures.note(address, Instant::now()) {

@@ -63,6 +63,14 @@ kinds! {
     NO_SUCH_CLUSTER = "E0345", NOT_FOUND, "No such cluster";
     CLUSTER_TOO_SMALL = "E0346", UNPROCESSABLE_ENTITY, "The cluster is too small";
     HAS_JOBS = "E0347", CONFLICT, "Jobs belong to the cluster";
+    NOT_RUNNING = "E0360", CONFLICT, "The job is not running";
+    NO_RAY = "E0361", CONFLICT, "The job has no Ray cluster";
+    AGENT_AWAY = "E0362", SERVICE_UNAVAILABLE, "The node's agent is not connected";
+    AGENT_TOO_OLD = "E0363", NOT_IMPLEMENTED, "The node's agent is too old";
+    TOO_MANY_QUESTIONS = "E0364", SERVICE_UNAVAILABLE, "Too many questions to one node";
+    RAY_NOT_UP = "E0365", CONFLICT, "The Ray cluster is not up";
+    RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
+    RATE_LIMITED = "E0367", TOO_MANY_REQUESTS, "Too many requests";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 
@@ -230,6 +238,11 @@ fn request_id() -> String {
 pub(super) fn no_such_job() -> ApiError {
     ApiError::new(NO_SUCH_JOB, "there is no such job")
         .hint("`gangline ps -a` lists your jobs; a job is named by its id, its name or `@last`")
+}
+
+pub(super) fn no_such_node() -> ApiError {
+    ApiError::new(NO_SUCH_NODE, "there is no such node")
+        .hint("`gangline node ls` lists the nodes; a node is named by its id or its name")
 }
 
 /// A piece of a caller's text for a message: shortened, in back quotes, nothing that drives a

@@ -14,8 +14,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
     ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, CHECKPOINT_IN_USE, CLUSTER_TOO_SMALL, FULL,
-    HAS_JOBS, KEY_REUSED, NO_SUCH_CLUSTER, NO_SUCH_SECRET, NOT_ENDED, Problem, SECRET_IN_USE,
-    STORE_FULL, TOO_LARGE, no_such_job, quoted,
+    HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET, NO_SUCH_TOKEN, NOT_ENDED,
+    Problem, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, no_such_node, quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};
@@ -45,6 +45,19 @@ pub(super) async fn ask(
         Answer::Rejected(rejected) => Err(rejected),
         answer => Ok(answer),
     })
+}
+
+/// Asks the core for something whose only answer is that it is done: durable when this returns.
+pub(super) async fn done(
+    shared: &Shared,
+    principal: &Principal,
+    make: impl FnOnce(RequestId) -> Event,
+) -> Result<(), ApiError> {
+    match ask(shared, make).await? {
+        Ok(Answer::Done) => Ok(()),
+        Ok(other) => Err(unexpected(&other)),
+        Err(rejected) => Err(refused(shared, principal, rejected)),
+    }
 }
 
 /// What a refusal of the core means to the caller.
@@ -114,11 +127,16 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             let detail = format!("the secrets of one job are over {limit} bytes together");
             ApiError::new(TOO_LARGE, detail).hint("put large ones into a file on a shared path")
         }
+        Rejected::NoSuchNode => no_such_node(),
+        Rejected::NoSuchToken => ApiError::new(NO_SUCH_TOKEN, "no token has this name or id")
+            .hint("`gangline token ls` lists them"),
+        Rejected::LastAdmin => {
+            let detail = "without this token nobody could make another one";
+            ApiError::new(LAST_ADMIN, detail)
+                .hint("make another administrator's token that does not expire first")
+        }
         other @ (Rejected::JobExists { .. }
         | Rejected::UnknownSecrets { .. }
-        | Rejected::NoSuchNode
-        | Rejected::NoSuchToken
-        | Rejected::LastAdmin
         | Rejected::BadJoinToken
         | Rejected::Revoked
         | Rejected::Clone { .. }) => unexpected(&Answer::Rejected(other)),

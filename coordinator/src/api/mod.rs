@@ -12,7 +12,9 @@ mod jobs;
 pub mod listener;
 mod logs;
 mod nodes;
+mod rates;
 mod ray;
+mod ray_state;
 mod schema;
 mod secrets;
 mod streams;
@@ -43,7 +45,9 @@ use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
+use crate::agents::Agents;
 use crate::board::Board;
+use crate::config::RateLimits;
 use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::node::Reachability;
@@ -54,11 +58,13 @@ use crate::packages::Packages;
 use crate::request::PathRules;
 use crate::secrets::Sealer;
 use crate::store::AuditLog;
+pub use alias::OLD_PATHS;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
 use dialect::{Dialect, PREFIXES};
 use error::{
     ApiError, BAD_BODY, BAD_METHOD, BAD_PARAMETER, NO_SUCH_ROUTE, SLOW_BODY, TOO_LARGE, quoted,
 };
+use rates::Rates;
 
 /// What the API serves from.
 pub struct ApiState {
@@ -66,8 +72,12 @@ pub struct ApiState {
     pub board: Board,
     pub telemetry: Telemetry,
     pub logs: Logs,
+    /// Whom questions about running jobs go to.
+    pub agents: Agents,
     pub packages: Packages,
     pub paths: PathRules,
+    /// What one token may do.
+    pub limits: RateLimits,
     /// Seals the values of secrets.
     pub sealer: Sealer,
     /// Pin of the CA's key, for join tokens.
@@ -124,6 +134,9 @@ fn table() -> Vec<Route> {
         needs(StopJob, routes!(jobs::stop_job)),
         needs(ReadJobs, routes!(logs::get_logs)),
         needs(ReadJobs, routes!(streams::follow_logs)),
+        needs(ReadJobs, routes!(ray_state::ray_nodes)),
+        needs(ReadJobs, routes!(ray_state::ray_actors)),
+        needs(ReadJobs, routes!(ray_state::ray_placement_groups)),
         needs(ReadNodes, routes!(nodes::list_nodes)),
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
@@ -202,12 +215,13 @@ pub fn route_list() -> Vec<RouteFacts> {
 /// The whole API.
 pub fn router(state: Arc<ApiState>) -> Router {
     let failures = Arc::new(FailedLogins::default());
+    let rates = Arc::new(Rates::new(state.limits));
     let mut router = OpenApiRouter::new();
     let mut ray_router = Router::new();
     for Route { access, handler } in table() {
         let gate = |dialect| {
-            let (board, failures) = (state.board.clone(), failures.clone());
-            from_fn_with_state(Gate { board, failures, access, dialect }, auth::admit)
+            let (board, failures, rates) = (state.board.clone(), failures.clone(), rates.clone());
+            from_fn_with_state(Gate { board, failures, rates, access, dialect }, auth::admit)
         };
         match handler {
             Handler::Ours((schemas, paths, methods)) => {

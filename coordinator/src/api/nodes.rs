@@ -7,13 +7,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::auth::{Action, Caller, Object, authorize, sees};
-use super::error::{ApiError, NO_SUCH_NODE, Problem};
-use super::jobs::unexpected;
+use super::error::{ApiError, Problem, no_such_node};
+use super::jobs::done;
 use super::view::{Names, NodeFacts, NodeView};
 use super::{App, Selector, Shared};
 use crate::board::NodeSnapshot;
 use crate::core::credential::Principal;
-use crate::core::effect::{Answer, Rejected};
 use crate::core::event::Event;
 use crate::core::gang::Gang;
 
@@ -46,11 +45,6 @@ pub(super) async fn list_nodes(
     let nodes = shared.api.board.nodes();
     let nodes = nodes.iter().map(|node| with_facts(&shared, &principal, node, NodeView::of));
     Ok(Json(NodeList { nodes: nodes.collect() }))
-}
-
-fn no_such_node() -> ApiError {
-    ApiError::new(NO_SUCH_NODE, "there is no such node")
-        .hint("`gangline node ls` lists the nodes; a node is named by its id or its name")
 }
 
 fn find_node(shared: &Shared, selector: &str) -> Result<NodeSnapshot, ApiError> {
@@ -91,11 +85,7 @@ pub(super) async fn revoke_node(
     let node = find_node(&shared, &id)?.node.id.clone();
     let (revoked, actor) = (node.clone(), principal.clone());
     let event = |request| Event::RevokeNode { request, node: revoked, actor };
-    match shared.api.driver.ask(event).await? {
-        Answer::Done => {}
-        Answer::Rejected(Rejected::NoSuchNode) => return Err(no_such_node()),
-        other => return Err(unexpected(&other)),
-    }
+    done(&shared, &principal, event).await?;
     let snapshot = find_node(&shared, node.as_str())?;
     Ok(detailed(&shared, &principal, &snapshot))
 }

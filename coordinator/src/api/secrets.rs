@@ -5,17 +5,17 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use gangline_common::time::{Timestamp, wall_text};
+use gangline_spec::is_env_name;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize};
 use super::error::{ApiError, BAD_BODY, BAD_PARAMETER, Problem, TOO_LARGE, quoted};
-use super::jobs::{ask, refused, unexpected};
+use super::jobs::done;
 use super::tokens::check_word;
-use super::{App, Params, Selector, Shared, read_body};
+use super::{App, Params, Selector, read_body};
 use crate::core::credential::Principal;
-use crate::core::effect::Answer;
-use crate::core::event::{Event, RequestId};
+use crate::core::event::Event;
 use crate::core::secrets::SecretRecord;
 use crate::secrets::PlainText;
 
@@ -103,7 +103,8 @@ pub(super) async fn set_secret(
     let (set_by, set) = (principal.user.clone(), Timestamp::now());
     let record = SecretRecord { project, name, sealed, set_by, set };
     let actor = principal.clone();
-    commit(&shared, &principal, |request| Event::SetSecret { request, record, actor }).await
+    done(&shared, &principal, |request| Event::SetSecret { request, record, actor }).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Deletes a secret that no waiting or running job names.
@@ -120,7 +121,8 @@ pub(super) async fn delete_secret(
     let project = project(&principal, params)?;
     let actor = principal.clone();
     let event = |request| Event::DeleteSecret { request, project, name, actor };
-    commit(&shared, &principal, event).await
+    done(&shared, &principal, event).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// The project that the caller means, when it is theirs to work in.
@@ -129,18 +131,6 @@ fn project(principal: &Principal, params: SecretParams) -> Result<String, ApiErr
     authorize(principal, Action::ManageSecrets, &Object::Project(&project))?;
     check_word("project", &project)?;
     Ok(project)
-}
-
-async fn commit(
-    shared: &Shared,
-    principal: &Principal,
-    event: impl FnOnce(RequestId) -> Event,
-) -> Result<StatusCode, ApiError> {
-    match ask(shared, event).await? {
-        Ok(Answer::Done) => Ok(StatusCode::NO_CONTENT),
-        Ok(other) => Err(unexpected(&other)),
-        Err(rejected) => Err(refused(shared, principal, rejected)),
-    }
 }
 
 /// A body that a variable can hold.
@@ -161,9 +151,7 @@ async fn value(body: Body) -> Result<PlainText, ApiError> {
 }
 
 fn is_name(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let first = name.bytes().next().is_some_and(|byte| plain(byte) && !byte.is_ascii_digit());
-    first && name.len() <= MAX_NAME && name.bytes().all(plain)
+    name.len() <= MAX_NAME && is_env_name(name)
 }
 
 #[cfg(test)]

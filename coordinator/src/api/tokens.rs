@@ -14,11 +14,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_BODY, LAST_ADMIN, NO_SUCH_TOKEN, Problem, quoted};
-use super::jobs::unexpected;
+use super::error::{ApiError, BAD_BODY, Problem, quoted};
+use super::jobs::done;
 use super::{App, Selector, Shared, read_json};
 use crate::core::credential::{ApiTokenRecord, JoinTokenRecord, Principal, Role};
-use crate::core::effect::{Answer, Rejected};
 use crate::core::event::Event;
 
 /// Most agents that one join token lets in.
@@ -195,7 +194,8 @@ pub(super) async fn delete_token(
     Selector(name): Selector,
 ) -> Result<StatusCode, ApiError> {
     authorize(&principal, Action::ManageTokens, &Object::Fleet)?;
-    commit(&shared, |request| Event::DeleteToken { request, name, actor: principal }).await?;
+    let actor = principal.clone();
+    done(&shared, &principal, |request| Event::DeleteToken { request, name, actor }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -233,7 +233,8 @@ async fn join_token(
     };
     let expires = Some(wall_text(record.expires_wall_ms));
     let actor = principal.clone();
-    commit(shared, |request| Event::CreateJoinToken { request, record, actor }).await?;
+    // The token is handed out only after it is durable.
+    done(shared, principal, |request| Event::CreateJoinToken { request, record, actor }).await?;
     Ok(TokenAnswer { token: token.reveal(), id: token.id, expires })
 }
 
@@ -265,25 +266,8 @@ async fn api_token(
         created,
     };
     let actor = principal.clone();
-    commit(shared, |request| Event::CreateApiToken { request, record, actor }).await?;
+    done(shared, principal, |request| Event::CreateApiToken { request, record, actor }).await?;
     Ok(TokenAnswer { token, id: name.to_owned(), expires: expires_wall_ms.map(wall_text) })
-}
-
-/// The token is handed out only after it is durable.
-async fn commit(shared: &Shared, event: impl FnOnce(u64) -> Event) -> Result<(), ApiError> {
-    match shared.api.driver.ask(event).await? {
-        Answer::Done => Ok(()),
-        Answer::Rejected(Rejected::NoSuchToken) => {
-            Err(ApiError::new(NO_SUCH_TOKEN, "no token has this name or id")
-                .hint("`gangline token ls` lists them"))
-        }
-        Answer::Rejected(Rejected::LastAdmin) => {
-            let detail = "without this token nobody could make another one";
-            Err(ApiError::new(LAST_ADMIN, detail)
-                .hint("make another administrator's token that does not expire first"))
-        }
-        other => Err(unexpected(&other)),
-    }
 }
 
 /// Names of people and things: what is safe in a path, a list and a terminal.

@@ -292,8 +292,12 @@ fn hide_values(spec: &mut serde_json::Value, submit_command: &mut String) {
     }
 }
 
-/// The gang of the newest attempt; none while the job waits, even after a rollback.
+/// The gang of the newest attempt; none while the job waits, even after a rollback. A guest has that
+/// of its cluster for as long as it runs there.
 pub(super) fn newest_gang(snapshot: &JobSnapshot) -> Option<&Gang> {
+    if let Some((gang, guest)) = guest_of(snapshot) {
+        return Some(gang).filter(|_| guest.is_live());
+    }
     let waits = snapshot.job.state == JobState::Pending;
     snapshot.gang.as_deref().filter(|gang| !waits && gang.attempt == snapshot.job.attempts)
 }

@@ -1,0 +1,35 @@
+//! Questions of the coordinator, past the driver: each on a stream of its own, a few at a time.
+
+use gangline_common::request::answer;
+use gangline_common::transport::{Connection, REQUESTS, TransportError};
+use gangline_common::wire::request::AgentRequest;
+use tokio::task::JoinSet;
+
+use crate::supervisor::RayClusters;
+
+/// Answers until the connection ends; what is being answered then ends with it.
+pub(super) async fn serve(connection: &Connection, ray: &RayClusters) -> TransportError {
+    let mut answers = JoinSet::new();
+    loop {
+        while answers.len() >= REQUESTS as usize {
+            // A panic in one answer is a defect of that answer alone.
+            let _ = answers.join_next().await;
+        }
+        while answers.try_join_next().is_some() {}
+        let stream = match connection.accept_request().await {
+            Ok(stream) => stream,
+            Err(error) => return error,
+        };
+        let ray = ray.clone();
+        answers.spawn(async move {
+            let handle = |request| async move {
+                match request {
+                    AgentRequest::RayState(request) => ray.answer(&request).await,
+                }
+            };
+            if let Err(error) = answer(stream, handle).await {
+                tracing::info!(%error, "a question of the coordinator was not answered");
+            }
+        });
+    }
+}
