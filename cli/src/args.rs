@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use gangline_spec::Priority;
 
 use crate::durations;
 use crate::output::{Format, parse_format};
@@ -145,6 +146,8 @@ pub enum Command {
     Token(Token),
     /// Standing Ray clusters, which many jobs share
     Cluster(Cluster),
+    /// Projects, and what their jobs may ask for
+    Project(Project),
     /// Secrets of your project, which jobs get as environment
     Secret(Secret),
     /// Who did what: the audit log
@@ -184,6 +187,9 @@ pub struct SpecOptions {
     /// Pool to run in
     #[arg(long, value_name = "POOL")]
     pub pool: Option<String>,
+    /// Priority in the queue: low, normal, high, urgent, or 0 to 100
+    #[arg(long, value_name = "PRIORITY", value_parser = parse_priority)]
+    pub priority: Option<u8>,
     /// Standing cluster to run on, in place of a gang of the job's own
     #[arg(long, value_name = "CLUSTER")]
     pub on: Option<String>,
@@ -228,6 +234,35 @@ pub struct Submit {
     /// Overrides.
     #[command(flatten)]
     pub options: SpecOptions,
+}
+
+/// `gangline project`.
+#[derive(Debug, ClapArgs)]
+pub struct Project {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ProjectCommand,
+}
+
+/// The commands of `gangline project`.
+#[derive(Debug, Subcommand)]
+pub enum ProjectCommand {
+    /// List your project; all of them for operators
+    Ls,
+    /// Decide what the jobs of a project may ask for; for administrators
+    Set {
+        /// Name of the project
+        project: String,
+        /// Highest priority: low, normal, high, urgent, or 0 to 100
+        #[arg(long, value_name = "PRIORITY", value_parser = parse_priority)]
+        max_priority: u8,
+    },
+}
+
+fn parse_priority(text: &str) -> Result<u8, String> {
+    let number = || text.parse().ok().filter(|number| *number <= Priority::HIGHEST.0);
+    let word = Priority::from_word(text).map(|priority| priority.0);
+    word.or_else(number).ok_or_else(|| "use low, normal, high, urgent, or 0 to 100".to_owned())
 }
 
 /// `gangline cluster`.

@@ -144,14 +144,15 @@ impl Client {
     ///
     /// # Errors
     /// No connection, or a refusal.
-    pub async fn put_text(
+    pub async fn put(
         &self,
         path: &[&str],
         query: &[(&str, String)],
+        media_type: &'static str,
         text: String,
     ) -> Result<(), CliError> {
         let request = self.request(Method::PUT, path, query).timeout(ANSWER_TIMEOUT);
-        let request = request.header(CONTENT_TYPE, "text/plain; charset=utf-8").body(text);
+        let request = request.header(CONTENT_TYPE, media_type).body(text);
         self.send(request).await.map(drop)
     }
 

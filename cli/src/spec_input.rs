@@ -146,6 +146,7 @@ fn own_overrides(options: &SpecOptions) -> Vec<(String, String)> {
     put("name", options.name.as_ref().map(|name| json!(name).to_string()));
     put("resources.nnodes", options.nnodes.map(|n| n.to_string()));
     put("resources.gpus_per_node", options.gpus.map(|n| n.to_string()));
+    put("queue.priority", options.priority.map(|priority| priority.to_string()));
     put("cluster", options.on.as_ref().map(|cluster| json!(cluster).to_string()));
     put("resources.pool", options.pool.as_ref().map(|pool| json!(pool).to_string()));
     out.extend(options.set.iter().cloned());

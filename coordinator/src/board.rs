@@ -12,6 +12,7 @@ use crate::core::effect::{Effects, Seen, Write};
 use crate::core::gang::Gang;
 use crate::core::job::{Attempt, Job};
 use crate::core::node::Node;
+use crate::core::projects::ProjectRecord;
 use crate::core::secrets::SecretRecord;
 
 /// A job with everything that belongs to it.
@@ -51,6 +52,7 @@ struct Inner {
     join_tokens: BTreeMap<String, JoinTokenRecord>,
     /// By project and name.
     secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
+    projects: BTreeMap<String, ProjectRecord>,
 }
 
 impl Inner {
@@ -92,6 +94,9 @@ impl Inner {
             Write::Secret(secret) => {
                 let key = (secret.project.clone(), secret.name.clone());
                 self.secrets.insert(key, secret.clone());
+            }
+            Write::Project(project) => {
+                self.projects.insert(project.name.clone(), project.clone());
             }
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project.clone(), name.clone()));
@@ -141,7 +146,8 @@ impl Board {
         let tokens = core.api_tokens().cloned().map(Write::ApiToken);
         let join_tokens = core.join_tokens().cloned().map(Write::JoinToken);
         let secrets = core.secrets().cloned().map(Write::Secret);
-        let tokens = tokens.chain(join_tokens).chain(secrets);
+        let projects = core.projects().cloned().map(Write::Project);
+        let tokens = tokens.chain(join_tokens).chain(secrets).chain(projects);
         for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
             inner.take(&write);
         }
@@ -272,6 +278,15 @@ impl Board {
     pub fn tokens(&self) -> (Vec<ApiTokenRecord>, Vec<JoinTokenRecord>) {
         let inner = self.read();
         (inner.tokens.values().cloned().collect(), inner.join_tokens.values().cloned().collect())
+    }
+
+    /// Every project that a token names or about which something was decided, by name, with what
+    /// was.
+    pub fn projects(&self) -> BTreeMap<String, Option<ProjectRecord>> {
+        let inner = self.read();
+        let named = inner.tokens.values().map(|token| (token.project.clone(), None));
+        let decided = inner.projects.values().map(|p| (p.name.clone(), Some(p.clone())));
+        named.chain(decided).collect()
     }
 
     /// The secrets of a project by name, sealed.

@@ -155,6 +155,7 @@ pub fn job_request(
     JobRequest {
         name: request_name(spec),
         kind,
+        priority: spec.priority.0,
         cluster: spec.cluster.clone(),
         nnodes: spec.resources.nnodes,
         gpus_per_node: spec.resources.gpus_per_node,

@@ -49,7 +49,8 @@ async fn every_route_asks_who_it_is() {
                 assert_eq!(ask("").await, 401, "{what} without a token");
                 // The eleventh wrong token of a minute gets the other refusal.
                 assert!(matches!(ask("gla_wrong").await, 401 | 429), "{what} with a wrong token");
-                if matches!(action, Action::RevokeNode | Action::ManageTokens) {
+                let of_admins = [Action::RevokeNode, Action::ManageTokens, Action::ManageProjects];
+                if of_admins.contains(&action) {
                     assert_eq!(ask(ALICE).await, 403, "{what} as a member");
                     assert_eq!(ask(DAVE).await, 403, "{what} as an operator");
                 }
@@ -826,4 +827,32 @@ fn the_committed_document_is_the_generated_one() {
         "coordinator/openapi.json is not what the handlers say. If the change is meant: \
          GANGLINE_UPDATE_OPENAPI=1 cargo test -p gangline-coordinator --test api document"
     );
+}
+
+#[tokio::test]
+async fn a32_the_highest_priority_is_for_administrators_to_set() {
+    let fixture = Fixture::start().await;
+    let urgent = format!("{SPEC}queue: {{priority: urgent}}\n");
+    let refused = fixture.submit_problem("", &urgent).await;
+    assert_eq!((&refused["status"], &refused["code"]), (&json!(403), &json!("E0348")));
+    let put = async |token: &str, body: &str| {
+        let request = fixture.request(Method::PUT, "/api/v1/projects/rlhf", token);
+        request.body(body.to_owned()).send().await.unwrap().status().as_u16()
+    };
+    assert_eq!(put(ALICE, r#"{"max_priority": 100}"#).await, 403);
+    for bad in ["", "{}", r#"{"max_priority": 101}"#, r#"{"max_priority": -1}"#, r#"{"max": 1}"#] {
+        assert!(matches!(put(ADMIN, bad).await, 400 | 422), "{bad}");
+    }
+    assert_eq!(put(ADMIN, r#"{"max_priority": 100}"#).await, 204);
+    let job = fixture.submit(ALICE, &urgent).await;
+    let shown = fixture.get(&format!("/api/v1/jobs/{job}"), ALICE).await;
+    assert_eq!(shown["priority"], 100);
+    let own = fixture.get("/api/v1/projects", ALICE).await["projects"].clone();
+    assert_eq!(own.as_array().map(Vec::len), Some(1), "{own}");
+    assert_eq!((&own[0]["name"], &own[0]["max_priority"]), (&json!("rlhf"), &json!(100)));
+    assert_eq!(own[0]["set_by"], "root");
+    let all = fixture.get("/api/v1/projects", ADMIN).await["projects"].clone();
+    let names: Vec<&str> =
+        all.as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["default", "ops", "rlhf", "vision"]);
 }

@@ -369,3 +369,41 @@ fn the_board_shows_the_last_word_of_a_batch() {
     board.publish(&batch);
     assert_eq!(board.node("b").unwrap().node.reachability, Reachability::Lost);
 }
+
+#[test]
+fn the_higher_priority_goes_first() {
+    let mut fleet = two_workers();
+    fleet.submit("first", COMMAND.replace("gpus_per_node: 2", "gpus_per_node: 4").as_str());
+    for (id, priority) in [("low", "low"), ("later", "normal"), ("high", "high"), ("last", "75")] {
+        let queue = format!("queue: {{priority: {priority}}}, launcher");
+        let spec = COMMAND.replace("gpus_per_node: 2", "gpus_per_node: 4");
+        fleet.submit(id, &spec.replace("launcher", &queue));
+    }
+    fleet.settle();
+    let mut order = Vec::new();
+    for running in ["first", "high", "last", "later", "low"] {
+        assert_eq!(fleet.state(running), JobState::Running, "{running} after {order:?}");
+        order.push(running);
+        fleet.exit_ranks(running, 0);
+        fleet.settle();
+    }
+}
+
+#[test]
+fn a32_a_project_has_a_highest_priority() {
+    let mut fleet = two_workers();
+    let spec = |priority: u8| {
+        COMMAND.replace("launcher", &format!("queue: {{priority: {priority}}}, launcher"))
+    };
+    let refused = Answer::Rejected(Rejected::PriorityTooHigh { highest: 75 });
+    assert_eq!(fleet.submit("j1", &spec(76)), refused);
+    assert!(matches!(fleet.submit("j2", &spec(75)), Answer::Submitted { .. }));
+    fleet.set_max_priority("rl", 10);
+    assert_eq!(
+        fleet.submit("j3", &spec(50)),
+        Answer::Rejected(Rejected::PriorityTooHigh { highest: 10 })
+    );
+    fleet.set_max_priority("rl", 100);
+    assert!(matches!(fleet.submit("j4", &spec(100)), Answer::Submitted { .. }));
+    assert!(matches!(fleet.submit_as("other", "j5", &spec(76)), Answer::Rejected(_)));
+}

@@ -18,8 +18,17 @@ use records::{Golden, Value, values};
 
 /// Layout and checksum come before the body.
 const HEAD: usize = 5;
-const TABLES: [&str; 8] =
-    ["join_tokens", "api_tokens", "secrets", "idempotency", "nodes", "jobs", "attempts", "gangs"];
+const TABLES: [&str; 9] = [
+    "join_tokens",
+    "api_tokens",
+    "secrets",
+    "projects",
+    "idempotency",
+    "nodes",
+    "jobs",
+    "attempts",
+    "gangs",
+];
 
 /// Both byte strings around the first difference, for the failure message.
 fn difference(golden: &[u8], now: &[u8]) -> String {

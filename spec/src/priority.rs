@@ -13,6 +13,9 @@ impl Priority {
     /// The priority of a job that asks for none.
     pub const NORMAL: Self = Self(50);
 
+    /// The highest there is.
+    pub const HIGHEST: Self = Self(100);
+
     /// The priority of a word: `low` 25, `normal` 50, `high` 75, `urgent` 100.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {

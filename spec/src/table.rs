@@ -102,7 +102,7 @@ pub(crate) static TOP: Section = Section {
         .default("\"30s\""),
         built("checkpoint", Shape::Section(&CHECKPOINT), "Training checkpoints."),
         built("tracking", Shape::Section(&TRACKING), "Where training metrics go."),
-        waits("queue", Shape::Section(&QUEUE), "The place of the job in the queue.", None),
+        built("queue", Shape::Section(&QUEUE), "The place of the job in the queue."),
         waits("timeout", Shape::Duration, "Longest time in the state RUNNING.", None),
         later("idle_policy"),
         built("code", Shape::Section(&CODE), "The code that the job runs."),
@@ -255,11 +255,11 @@ pub(crate) static MLFLOW: Section = Section {
 pub(crate) static QUEUE: Section = Section {
     name: "queue",
     fields: &[
-        waits(
+        built(
             "priority",
             Shape::OneOf(&[Shape::Words(&PRIORITY_WORDS), Shape::Count(validate::PRIORITY)]),
-            "low, normal, high, urgent, or a number; the higher goes first.",
-            None,
+            "low (25), normal (50), high (75), urgent (100), or a number; the higher goes first. A \
+             project has a highest one.",
         )
         .default("\"normal\""),
         later("preemptible"),

@@ -10,13 +10,11 @@ use gangline_spec::{
 /// (the field, what a user would write, the pointer of the refusal). A section that is not built
 /// is refused as one; what stands in it is not read.
 const CASES: &[(&str, &str, &str)] = &[
-    ("queue", "queue: {priority: high}", "/queue"),
-    ("queue", "queue: {preemptible: false}", "/queue"),
-    ("queue", "queue: {after: [job:tokenize-v3]}", "/queue"),
-    ("queue", "queue: {not_before: '2026-12-01T22:00:00+08:00'}", "/queue"),
-    ("queue", "queue: {hold: false}", "/queue"),
-    ("queue", "queue: {max_wait: 7d}", "/queue"),
-    ("queue", "queue:", "/queue"),
+    ("queue.preemptible", "queue: {preemptible: false}", "/queue/preemptible"),
+    ("queue.after", "queue: {after: [job:tokenize-v3]}", "/queue/after"),
+    ("queue.not_before", "queue: {not_before: '2026-12-01T22:00:00+08:00'}", "/queue/not_before"),
+    ("queue.hold", "queue: {hold: false}", "/queue/hold"),
+    ("queue.max_wait", "queue: {max_wait: 7d}", "/queue/max_wait"),
     ("timeout", "timeout: 3d", "/timeout"),
     ("idle_policy", "idle_policy: {min_gpu_util: 10%, window: 1h, action: notify}", "/idle_policy"),
     ("code.snapshot", "code: {snapshot: .}", "/code/snapshot"),
@@ -124,7 +122,6 @@ fn only_these_fields_wait_for_the_coordinator() {
     assert_eq!(
         waiting,
         [
-            "queue",
             "timeout",
             "reward",
             "code.snapshot",

@@ -49,7 +49,7 @@ resources: {gpu: [H100, H200], exclude_nodes: [gpu-0231]}
     // The same text is refused as long as nobody acts on it, each field at its place.
     let refused = parse(source).unwrap_err();
     assert!(refused.errors.iter().all(|error| error.code == Code::NOT_YET), "{refused}");
-    assert_eq!(refused.errors.len(), 7);
+    assert_eq!(refused.errors.len(), 6);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod local;
 mod login;
 mod logs;
 mod node;
+mod project;
 mod ps;
 mod ray;
 mod secret;
@@ -26,8 +27,8 @@ use std::io::Read;
 use serde_json::Value;
 
 use crate::args::{
-    Args, AuditCommand, ClusterCommand, Command, Globals, NodeCommand, Output, SchemaCommand,
-    SecretCommand, TemplateCommand, TokenCommand,
+    Args, AuditCommand, ClusterCommand, Command, Globals, NodeCommand, Output, ProjectCommand,
+    SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
 };
 use crate::client::Client;
 use crate::config::{self, Options};
@@ -100,6 +101,12 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             }
             ClusterCommand::Address { cluster } => {
                 cluster::address(&client()?, &cluster, screen).await
+            }
+        },
+        Command::Project(args) => match args.command {
+            ProjectCommand::Ls => project::list(&client()?, screen).await,
+            ProjectCommand::Set { project, max_priority } => {
+                project::set(&client()?, &project, max_priority, screen).await
             }
         },
         Command::Secret(args) => match args.command {

@@ -43,7 +43,8 @@ pub(super) async fn set(
         return Err(CliError::new(exit::INVALID, code::VALUE, "there is no value")
             .hint("give it with --from-file FILE, or on stdin"));
     }
-    client.put_text(&["secrets", name], &query(project), value.to_owned()).await?;
+    let media_type = "text/plain; charset=utf-8";
+    client.put(&["secrets", name], &query(project), media_type, value.to_owned()).await?;
     screen.hint(&format!(
         "{} is set; jobs with `secrets: [{0}]` get it when they start",
         clean(name)

@@ -35,6 +35,8 @@ pub enum Action {
     WritePackage,
     ReadNodes,
     RevokeNode,
+    ReadProjects,
+    ManageProjects,
     ManageTokens,
     /// Set, delete and list, never read.
     ManageSecrets,
@@ -74,10 +76,10 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     }
     // What a role may do to anything at all.
     let able = match action {
-        WhoAmI | ReadJobs | ReadNodes | ReadPackages => true,
+        WhoAmI | ReadJobs | ReadNodes | ReadPackages | ReadProjects => true,
         SubmitJob | StopJob | DeleteJob | WritePackage | ManageSecrets => role >= Role::Member,
         ReadAudit => role >= Role::Operator,
-        RevokeNode | ManageTokens => false,
+        RevokeNode | ManageTokens | ManageProjects => false,
     };
     let everybodys = role >= Role::Operator && matches!(action, ReadJobs | StopJob);
     match object {

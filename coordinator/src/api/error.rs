@@ -63,6 +63,7 @@ kinds! {
     NO_SUCH_CLUSTER = "E0345", NOT_FOUND, "No such cluster";
     CLUSTER_TOO_SMALL = "E0346", UNPROCESSABLE_ENTITY, "The cluster is too small";
     HAS_JOBS = "E0347", CONFLICT, "Jobs belong to the cluster";
+    PRIORITY_TOO_HIGH = "E0348", FORBIDDEN, "The priority is too high";
     NOT_RUNNING = "E0360", CONFLICT, "The job is not running";
     NO_RAY = "E0361", CONFLICT, "The job has no Ray cluster";
     AGENT_AWAY = "E0362", SERVICE_UNAVAILABLE, "The node's agent is not connected";

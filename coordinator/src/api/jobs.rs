@@ -15,7 +15,8 @@ use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
     ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, CHECKPOINT_IN_USE, CLUSTER_TOO_SMALL, FULL,
     HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET, NO_SUCH_TOKEN, NOT_ENDED,
-    Problem, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, no_such_node, quoted,
+    PRIORITY_TOO_HIGH, Problem, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, no_such_node,
+    quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};
@@ -110,6 +111,11 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
         Rejected::HasGuests { jobs } => {
             ApiError::new(HAS_JOBS, format!("{jobs} jobs ran on the cluster; their logs are in it"))
                 .hint("delete them first")
+        }
+        Rejected::PriorityTooHigh { highest } => {
+            let detail = format!("the highest priority of this project is {highest}");
+            ApiError::new(PRIORITY_TOO_HIGH, detail)
+                .hint("ask for less; an administrator raises it with `gangline project set`")
         }
         Rejected::NoSuchSecret => {
             ApiError::new(NO_SUCH_SECRET, "the project has no secret of this name")

@@ -12,6 +12,7 @@ mod jobs;
 pub mod listener;
 mod logs;
 mod nodes;
+mod projects;
 mod rates;
 mod ray;
 mod ray_state;
@@ -141,6 +142,8 @@ fn table() -> Vec<Route> {
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
+        needs(ReadProjects, routes!(projects::list_projects)),
+        needs(ManageProjects, routes!(projects::set_project)),
         needs(ManageTokens, routes!(tokens::create_token, tokens::list_tokens)),
         needs(ManageTokens, routes!(tokens::delete_token)),
         needs(ManageSecrets, routes!(secrets::list_secrets)),

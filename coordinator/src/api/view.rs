@@ -66,6 +66,8 @@ pub struct JobView {
     pub nnodes: u32,
     pub gpus_per_node: u32,
     pub pool: Option<String>,
+    /// 0 to 100; the higher goes first.
+    pub priority: u8,
     pub submitted: String,
     pub started: Option<String>,
     pub ended: Option<String>,
@@ -236,6 +238,7 @@ impl JobView {
             nnodes: request.nnodes,
             gpus_per_node: request.gpus_per_node,
             pool: request.pool.clone(),
+            priority: request.priority,
             submitted: time(job.submitted),
             started: job.started.map(time),
             ended: job.ended.map(time),

@@ -10,6 +10,7 @@ use super::event::RequestId;
 use super::gang::Gang;
 use super::job::{Attempt, Job};
 use super::node::Node;
+use super::projects::ProjectRecord;
 use super::secrets::SecretRecord;
 
 /// Output of one batch of events. The driver commits `writes`, then acts on the rest.
@@ -40,6 +41,7 @@ pub enum Write {
     JoinToken(JoinTokenRecord),
     ApiToken(ApiTokenRecord),
     Secret(Arc<SecretRecord>),
+    Project(ProjectRecord),
     Idempotency(IdempotencyRecord),
     ForgetIdempotency { user: String, key: String },
     ForgetJoinToken { id: String },
@@ -179,6 +181,10 @@ pub enum Rejected {
     UnknownSecrets {
         missing: Vec<usize>,
     },
+    /// The highest that the project may ask for.
+    PriorityTooHigh {
+        highest: u8,
+    },
     /// See `core::secrets::PROJECT_SECRET_LIMIT`.
     TooManySecrets {
         limit: usize,
@@ -225,6 +231,7 @@ impl Write {
             | Write::JoinToken(_)
             | Write::ApiToken(_)
             | Write::Secret(_)
+            | Write::Project(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
             | Write::ForgetJoinToken { .. }

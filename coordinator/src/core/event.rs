@@ -8,6 +8,7 @@ use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
 use super::gang::Phase;
 use super::job::{JobRequest, RayFacts};
 use super::node::{Inventory, Session};
+use super::projects::ProjectRecord;
 use super::secrets::SecretRecord;
 
 /// Ties a reply to the caller that waits for it; chosen by the driver.
@@ -61,6 +62,11 @@ pub enum Event {
         request: RequestId,
         project: String,
         name: String,
+        actor: Principal,
+    },
+    SetProject {
+        request: RequestId,
+        record: ProjectRecord,
         actor: Principal,
     },
     RevokeNode {
@@ -121,6 +127,7 @@ impl Event {
             Event::DeleteToken { .. } => "delete token",
             Event::SetSecret { .. } => "set secret",
             Event::DeleteSecret { .. } => "delete secret",
+            Event::SetProject { .. } => "set project",
             Event::RevokeNode { .. } => "revoke node",
             Event::Join { .. } => "join",
             Event::Renewed { .. } => "renewed",

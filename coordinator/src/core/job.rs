@@ -1,5 +1,6 @@
 //! Jobs and attempts: what a user asked for, and one try at running it.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub const HISTORY_LIMIT: usize = 64;
 pub struct JobRequest {
     pub name: String,
     pub kind: JobKind,
+    /// 0 to 100; the higher goes first.
+    pub priority: u8,
     /// Name or id of the standing cluster to run on, as the spec has it.
     pub cluster: Option<String>,
     pub nnodes: u32,
@@ -84,6 +87,13 @@ pub fn written(argument: &Argument) -> String {
 pub enum Launcher {
     Ray,
     Command,
+}
+
+/// A place in the queue; the smaller is served first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub priority: Reverse<u8>,
+    pub sequence: u64,
 }
 
 /// A submitted job.
@@ -171,6 +181,11 @@ impl JobState {
 }
 
 impl Job {
+    /// Its place in the queue: by priority, then in the order of submission.
+    pub fn place(&self) -> Place {
+        Place { priority: Reverse(self.request.priority), sequence: self.sequence }
+    }
+
     pub fn is_cluster(&self) -> bool {
         matches!(self.request.kind, JobKind::Cluster { .. })
     }

@@ -97,7 +97,9 @@ impl Core {
         if self.live_jobs.len() >= LIVE_JOB_LIMIT {
             return Err(Rejected::Full { limit: LIVE_JOB_LIMIT });
         }
-        self.check_secrets(&submission.principal.project, &submission.request.secrets)?;
+        let project = &submission.principal.project;
+        self.check_priority(project, submission.request.priority)?;
+        self.check_secrets(project, &submission.request.secrets)?;
         if let Some(directory) = &submission.request.checkpoint_directory {
             for id in &self.live_jobs {
                 let other = self.jobs.get(id).map(|job| &job.request.checkpoint_directory);

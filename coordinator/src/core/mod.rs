@@ -19,6 +19,7 @@ mod jobs;
 pub mod node;
 mod nodes;
 pub mod placement;
+pub mod projects;
 mod schedule;
 pub mod secrets;
 mod tokens;
@@ -33,8 +34,9 @@ use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
 use gang::{Gang, GangState};
-use job::{Attempt, Job, JobState};
+use job::{Attempt, Job, JobState, Place};
 use node::{NetworkKey, Node};
+use projects::ProjectRecord;
 use secrets::SecretRecord;
 
 /// Jobs that are not yet terminal; one more is refused.
@@ -58,10 +60,11 @@ pub struct Core {
     pub(crate) api_tokens: BTreeMap<String, ApiTokenRecord>,
     /// By project and name.
     pub(crate) secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
+    pub(crate) projects: BTreeMap<String, ProjectRecord>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
     // Not stored: derived, or learned again.
-    pub(crate) queue: BTreeMap<u64, JobId>,
+    pub(crate) queue: BTreeMap<Place, JobId>,
     pub(crate) live_jobs: BTreeSet<JobId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
     /// Jobs that take a part of a standing cluster now, by its gang.
@@ -97,9 +100,9 @@ impl Core {
             Write::Job(job) => {
                 self.next_sequence = self.next_sequence.max(job.sequence + 1);
                 if job.state == JobState::Pending {
-                    self.queue.insert(job.sequence, job.id.clone());
+                    self.queue.insert(job.place(), job.id.clone());
                 } else {
-                    self.queue.remove(&job.sequence);
+                    self.queue.remove(&job.place());
                 }
                 if job.state.is_terminal() {
                     self.live_jobs.remove(&job.id);
@@ -131,6 +134,9 @@ impl Core {
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project, name));
             }
+            Write::Project(record) => {
+                self.projects.insert(record.name.clone(), record);
+            }
             Write::Idempotency(record) => {
                 self.idempotency.insert((record.user.clone(), record.key.clone()), record);
             }
@@ -156,7 +162,7 @@ impl Core {
             }
             Write::ForgetJob { id } => {
                 if let Some(job) = self.jobs.remove(&id) {
-                    self.queue.remove(&job.sequence);
+                    self.queue.remove(&job.place());
                 }
                 self.last_guest_ms.remove(&id);
                 self.live_jobs.remove(&id);
@@ -189,6 +195,9 @@ impl Core {
             }
             Event::DeleteSecret { request, project, name, actor } => {
                 self.on_delete_secret(request, (project, name), &actor, now, out);
+            }
+            Event::SetProject { request, record, actor } => {
+                self.on_set_project(request, record, &actor, now, out);
             }
             Event::RevokeNode { request, node, actor } => {
                 self.on_revoke(request, &node, &actor, now, out);
@@ -348,6 +357,10 @@ impl Core {
 
     pub fn secrets(&self) -> impl Iterator<Item = &Arc<SecretRecord>> {
         self.secrets.values()
+    }
+
+    pub fn projects(&self) -> impl Iterator<Item = &ProjectRecord> {
+        self.projects.values()
     }
 
     pub fn api_tokens(&self) -> impl Iterator<Item = &ApiTokenRecord> {

@@ -1,4 +1,4 @@
-//! Queue to placement to allocation: first in, first out, all or nothing.
+//! Queue to placement to allocation: by priority, then first in, first out; all or nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::node::{Inventory, Node, Reachability};
 use super::placement::{Candidate, Leases, Share, place};
 
 impl Core {
-    /// One pass over the queue in order of submission. A job that cannot start holds back the
+    /// One pass over the queue, in its order. A job that cannot start holds back the
     /// later jobs of its pool (and, when it names none, of every pool), so nobody starves.
     pub(super) fn schedule(&mut self, now: Timestamp, out: &mut Effects) {
         let mut blocked: BTreeMap<Option<String>, JobId> = BTreeMap::new();

@@ -41,12 +41,16 @@ const API_TOKENS: Table = TableDefinition::new("api_tokens");
 /// Values are sealed: the key is not in the store.
 const SECRETS_NAME: &str = "secrets";
 const SECRETS: Table = TableDefinition::new(SECRETS_NAME);
+const PROJECTS_NAME: &str = "projects";
+const PROJECTS: Table = TableDefinition::new(PROJECTS_NAME);
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
 /// Never loaded: nothing is decided by it.
 const AUDIT: Table = TableDefinition::new("audit");
 /// In the order in which they are loaded.
-const ENTITIES: [Table; 8] =
-    [JOIN_TOKENS, API_TOKENS, SECRETS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
+const ENTITIES: [Table; 9] =
+    [JOIN_TOKENS, API_TOKENS, SECRETS, PROJECTS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
+/// Made by their first record: stores are older than these.
+const LATE: [&str; 2] = [SECRETS_NAME, PROJECTS_NAME];
 
 /// Layout of the whole store; a file with another number is refused.
 pub const STORE_VERSION: u32 = 1;
@@ -195,8 +199,7 @@ impl Store {
         };
         let read = self.database.begin_read().map_err(|e| corrupt("", e.to_string()))?;
         let table = match read.open_table(definition) {
-            // Made before there were secrets; the first one makes the table.
-            Err(TableError::TableDoesNotExist(_)) if name == SECRETS_NAME => return Ok(()),
+            Err(TableError::TableDoesNotExist(_)) if LATE.contains(&name) => return Ok(()),
             opened => opened.map_err(|e| corrupt("", e.to_string()))?,
         };
         for row in table.iter().map_err(|e| corrupt("", e.to_string()))? {
@@ -337,6 +340,9 @@ fn apply(
             secret_key(&secret.project, &secret.name),
             Some(record::encode_secret(secret)?),
         ),
+        Write::Project(project) => {
+            (PROJECTS, project.name.clone(), Some(record::encode_project(project)?))
+        }
         Write::ForgetSecret { project, name } => (SECRETS, secret_key(project, name), None),
         Write::Idempotency(record) => (
             IDEMPOTENCY,

@@ -368,3 +368,10 @@ pub const SECRET: &str = r#"
     5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e ; and their second half
     05 616c696365 ; set_by `alice`
     fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
+
+pub const PROJECT: &str = r#"
+    01 9c2fe7be ; layout 1, checksum
+    04 726c6866 ; name `rlhf`
+    64 ; max_priority 100
+    04 726f6f74 ; set_by `root`
+    fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;

@@ -55,6 +55,7 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::JoinToken(token) => record::encode_join_token(token),
         Write::ApiToken(token) => record::encode_api_token(token),
         Write::Secret(record) => record::encode_secret(record),
+        Write::Project(record) => record::encode_project(record),
         Write::Idempotency(record) => record::encode_idempotency(record),
         Write::Audit(_) => Err("the store puts an entry in its place first".to_owned()),
         Write::ForgetIdempotency { .. }
@@ -119,6 +120,7 @@ pub fn all() -> Vec<Golden> {
         API_TOKEN_MEMBER = api_token("alice", Role::Member);
         AUDIT = Value::Audit(values::audit());
         SECRET = Value::Row("secrets", Write::Secret(Arc::new(values::secret())));
+        PROJECT = Value::Row("projects", Write::Project(values::project()));
         IDEMPOTENCY = Value::Row("idempotency", Write::Idempotency(values::idempotency()));
     }
 }

@@ -17,6 +17,7 @@ use gangline_coordinator::core::job::{
     RayNode, Transition,
 };
 use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
+use gangline_coordinator::core::projects::ProjectRecord;
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::request::{Owner, ResolvedPaths, job_request};
 use gangline_coordinator::store::{Chained, Meta};
@@ -371,5 +372,14 @@ pub fn idempotency() -> IdempotencyRecord {
         body_sha256: [0xe5; 32],
         made: "j-7f3k2".to_owned(),
         created: FIRST,
+    }
+}
+
+pub fn project() -> ProjectRecord {
+    ProjectRecord {
+        name: "rlhf".to_owned(),
+        max_priority: 100,
+        set_by: "root".to_owned(),
+        set: FIRST,
     }
 }

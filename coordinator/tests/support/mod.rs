@@ -23,6 +23,7 @@ use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{Attempt, GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
+use gangline_coordinator::core::projects::ProjectRecord;
 use gangline_coordinator::request::{Owner, PathRules, job_request, resolve_paths};
 use gangline_coordinator::store::record;
 
@@ -237,6 +238,13 @@ impl Fleet {
         };
         self.step(Event::Submit { request: number, submission: Box::new(submission) });
         self.answers.last().cloned().unwrap()
+    }
+
+    pub fn set_max_priority(&mut self, project: &str, max_priority: u8) {
+        let request = self.number();
+        let (name, set_by) = (project.to_owned(), "admin".to_owned());
+        let record = ProjectRecord { name, max_priority, set_by, set: self.now };
+        self.step(Event::SetProject { request, record, actor: alice() });
     }
 
     pub fn stop(&mut self, id: &str) -> Answer {
@@ -499,6 +507,7 @@ fn through_the_codec(write: &Write) -> Write {
         Write::JoinToken(token) => ("join_tokens", record::encode_join_token(token)),
         Write::ApiToken(token) => ("api_tokens", record::encode_api_token(token)),
         Write::Secret(secret) => ("secrets", record::encode_secret(secret)),
+        Write::Project(project) => ("projects", record::encode_project(project)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
         Write::Audit(_)
         | Write::ForgetIdempotency { .. }
@@ -529,5 +538,6 @@ pub fn stored(core: &Core) -> Vec<Write> {
         Write::Node(Arc::new(node))
     });
     let secrets = core.secrets().cloned().map(Write::Secret);
-    jobs.chain(attempts).chain(gangs).chain(nodes).chain(secrets).collect()
+    let projects = core.projects().cloned().map(Write::Project);
+    jobs.chain(attempts).chain(gangs).chain(nodes).chain(secrets).chain(projects).collect()
 }

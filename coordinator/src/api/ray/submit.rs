@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use gangline_common::ids::JobId;
 use gangline_common::random;
-use gangline_spec::{Entrypoint, JobSpec, MAX_SPEC_BYTES, Resources, SpecErrors};
+use gangline_spec::{Entrypoint, JobSpec, MAX_SPEC_BYTES, Priority, Resources, SpecErrors};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -92,6 +92,9 @@ fn job_spec(request: SubmitRequest, address: &Address) -> Result<JobSpec, ApiErr
     spec.name = metadata.get(NAME).cloned();
     spec.project = metadata.get(PROJECT).cloned();
     spec.resources = resources;
+    if let Some(text) = metadata.get(PRIORITY) {
+        spec.priority = priority(text)?;
+    }
     spec.cluster = address.cluster.clone();
     spec.env = env(request.runtime_env.unwrap_or_default())?;
     spec.labels = metadata;
@@ -147,9 +150,10 @@ fn refuse_others(others: &BTreeMap<String, Value>) -> Result<(), ApiError> {
 const NNODES: &str = "gangline.nnodes";
 const GPUS_PER_NODE: &str = "gangline.gpus_per_node";
 const POOL: &str = "gangline.pool";
+const PRIORITY: &str = "gangline.priority";
 const NAME: &str = "gangline.name";
 const PROJECT: &str = "gangline.project";
-const KEYS: [&str; 5] = [NNODES, GPUS_PER_NODE, POOL, NAME, PROJECT];
+const KEYS: [&str; 6] = [NNODES, GPUS_PER_NODE, POOL, PRIORITY, NAME, PROJECT];
 
 fn refuse_unknown_keys(metadata: &BTreeMap<String, String>) -> Result<(), ApiError> {
     let ours =
@@ -238,6 +242,15 @@ fn number(metadata: &BTreeMap<String, String>, key: &str) -> Result<Option<u32>,
     text.parse().map(Some).map_err(|_| {
         let detail = format!("the metadata {key} is {}", quoted(text));
         ApiError::new(BAD_PARAMETER, detail).hint("write a whole number, as a string")
+    })
+}
+
+/// A word or a number, as in a spec.
+fn priority(text: &str) -> Result<Priority, ApiError> {
+    let number = || text.parse().ok().map(Priority);
+    Priority::from_word(text).or_else(number).ok_or_else(|| {
+        let detail = format!("the metadata {PRIORITY} is {}", quoted(text));
+        ApiError::new(BAD_PARAMETER, detail).hint("use low, normal, high, urgent, or 0 to 100")
     })
 }
 

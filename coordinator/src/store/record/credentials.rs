@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{TimeV1, seal, seal_as, unseal, unseal_as};
 use crate::core::audit::AuditEntry;
 use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
+use crate::core::projects::ProjectRecord;
 use crate::core::secrets::{Sealed, SecretRecord};
 use crate::store::audit::Chained;
 
@@ -237,6 +238,34 @@ impl From<SecretV1> for SecretRecord {
             project: record.project,
             name: record.name,
             sealed: Sealed(record.sealed),
+            set_by: record.set_by,
+            set: record.set.into(),
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct ProjectV1 {
+    name: String,
+    max_priority: u8,
+    set_by: String,
+    set: TimeV1,
+}
+
+pub fn encode_project(record: &ProjectRecord) -> Result<Vec<u8>, String> {
+    seal(&ProjectV1 {
+        name: record.name.clone(),
+        max_priority: record.max_priority,
+        set_by: record.set_by.clone(),
+        set: record.set.into(),
+    })
+}
+
+impl From<ProjectV1> for ProjectRecord {
+    fn from(record: ProjectV1) -> Self {
+        ProjectRecord {
+            name: record.name,
+            max_priority: record.max_priority,
             set_by: record.set_by,
             set: record.set.into(),
         }
