@@ -2,14 +2,19 @@
 
 mod supervisor_bench;
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use gangline_agent::shim::SOCKET_FILE;
+use gangline_agent::shim::protocol::Request;
 use gangline_agent::supervisor::process::{self, ProcessId};
 use gangline_agent::supervisor::{LogSource, SupervisorError};
 use gangline_common::wire::v1::{EndedHow, MemberState, Refusal};
-use rustix::process::Signal;
+use rustix::process::{Signal, Uid};
+use rustix::thread::set_thread_res_uid;
 
 use supervisor_bench::{Bench, assignment, command, marked, read, until};
 
@@ -392,4 +397,44 @@ async fn a_member_can_be_another_user() {
     let copy = job.join("logs/attempt-1/rank-0.log");
     until(|| copy.exists()).await;
     assert_eq!(copy.metadata().unwrap().uid(), 54_321);
+}
+
+/// Who connects counts, not the mode of the socket: here every door on the way to it is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn a41_another_user_gives_a_shim_no_orders() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let mut bench = Bench::new();
+    let plan = command(["sleep", "1000"]);
+    let key = plan.key.clone();
+    bench.supervisor.start(plan);
+    let main = bench.running(&key).await;
+    let socket = bench.spool(&key).join(SOCKET_FILE);
+    let inside = socket.ancestors().take_while(|path| path.starts_with(bench.root.path()));
+    for path in inside {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    let heard = |uid: u32, request: Request| {
+        let socket = socket.clone();
+        let asking = std::thread::spawn(move || {
+            // The credentials of this thread alone.
+            let uid = Uid::from_raw(uid);
+            set_thread_res_uid(uid, uid, uid).unwrap();
+            let mut stream = UnixStream::connect(socket).unwrap();
+            stream.set_read_timeout(Some(MINUTE)).unwrap();
+            // A shim that hangs up at once lets nothing be written.
+            let _ = stream.write_all(&request.encode());
+            stream.read(&mut [0; 64]).unwrap_or(0) > 0
+        });
+        asking.join().unwrap()
+    };
+    assert!(!heard(54_321, Request::Status), "a stranger hears nothing");
+    assert!(!heard(54_321, Request::Stop { grace_ms: 0 }));
+    assert!(heard(0, Request::Status), "the shim is well");
+    assert!(process::stat(main).is_some(), "a stranger has stopped the member");
+    bench.supervisor.stop(&key, Duration::ZERO);
+    bench.ended(&key).await;
+    bench.release(&key).await.unwrap();
 }

@@ -112,3 +112,29 @@ fn walk(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
     }
     found
 }
+
+/// A45: what a job prints is no evidence about the hardware below it.
+#[tokio::test]
+async fn a45_log_text_that_speaks_of_hardware_changes_nothing_of_a_node() -> TestResult {
+    let fleet = command_fleet(1).await?;
+    let api = fleet.api()?;
+    let words = [
+        "sh",
+        "-c",
+        r#"printf '%s\n' "$@"; printf '%s\n' "$@" >&2; exit 1"#,
+        "sh",
+        "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+        "mlx5_core 0000:5e:00.0: Port module event: link down",
+    ];
+    let spec = command("liar", 1, &serde_json::json!(words).to_string());
+    for _ in 0..2 {
+        let job = api.submit(&spec).await?;
+        api.wait_job(&job, &["FAILED"], SHORT).await?;
+        assert!(api.logs(&job, "").await?.contains("Xid"));
+        let node = api.get("/api/v1/nodes/w0").await?;
+        assert_eq!(node["state"], "ready", "{node}");
+        assert!(node["cordon"].is_null(), "{node}");
+    }
+    fleet.assert_clean().await
+}

@@ -243,6 +243,25 @@ async fn bad_specs_are_refused_with_their_place() -> TestResult {
     Ok(())
 }
 
+/// The cause is for the operator: in the log, under the id that the caller was told.
+#[tokio::test]
+async fn a48_the_cause_is_in_the_log_under_the_request_id() -> TestResult {
+    let fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    let api = fleet.api()?;
+    std::fs::create_dir(fleet.state_dir().join("secrets.key"))?;
+    let value = Some("a value nobody sees".to_owned());
+    let response = api.send(reqwest::Method::PUT, "/api/v1/secrets/KEY", &[], value).await?;
+    assert_eq!(response.status(), 500);
+    let problem: serde_json::Value = serde_json::from_str(&response.text().await?)?;
+    let id = problem["request_id"].as_str().context("no request id")?;
+    let log = fleet.coordinator_log();
+    let line =
+        log.lines().find(|line| line.contains(id)).context("the log does not know the id")?;
+    assert!(line.contains("sealing a secret") && line.contains("cause="), "{line}");
+    assert!(!log.contains("a value nobody sees"), "{log}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn f20_a_truncated_store_is_refused_and_named() -> TestResult {
     let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;

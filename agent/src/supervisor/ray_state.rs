@@ -125,20 +125,7 @@ impl Cluster {
         let (places, actors) =
             tokio::join!(self.places(), self.api.list::<Actor>("actors", wanted));
         let (places, actors) = (places?, actors.map_err(no_answer)?);
-        encoded(actors, |actor| ActorEntry {
-            actor_id: actor.actor_id,
-            class: named(&actor.class_name).unwrap_or_default(),
-            name: actor.name.as_deref().and_then(named),
-            state: actor.state,
-            member: places.member(actor.node_id.as_deref()),
-            node_id: actor.node_id.filter(|id| !id.is_empty()),
-            // Ray says 0 of an actor that has no process yet.
-            pid: actor.pid.filter(|pid| *pid != 0),
-            restarts: actor.num_restarts,
-            death_cause: actor.death_cause.as_ref().map(cause),
-            placement_group_id: actor.placement_group_id.filter(|id| !id.is_empty()),
-            resources: few(actor.required_resources),
-        })
+        encoded(actors, |actor| actor_entry(actor, &places))
     }
 
     async fn placement_groups(&self, wanted: Wanted<'_>) -> Result<Vec<u8>, RequestFailure> {
@@ -176,11 +163,30 @@ impl Cluster {
     }
 }
 
+/// Members by Ray's ids of their nodes.
+#[derive(Default)]
 struct Places(BTreeMap<String, String>);
 
 impl Places {
     fn member(&self, node: Option<&str>) -> Option<String> {
         self.0.get(node?).cloned()
+    }
+}
+
+fn actor_entry(actor: Actor, places: &Places) -> ActorEntry {
+    ActorEntry {
+        actor_id: actor.actor_id,
+        class: named(&actor.class_name).unwrap_or_default(),
+        name: actor.name.as_deref().and_then(named),
+        state: actor.state,
+        member: places.member(actor.node_id.as_deref()),
+        node_id: actor.node_id.filter(|id| !id.is_empty()),
+        // Ray says 0 of an actor that has no process yet.
+        pid: actor.pid.filter(|pid| *pid != 0),
+        restarts: actor.num_restarts,
+        death_cause: actor.death_cause.as_ref().map(cause),
+        placement_group_id: actor.placement_group_id.filter(|id| !id.is_empty()),
+        resources: few(actor.required_resources),
     }
 }
 
@@ -281,6 +287,42 @@ mod tests {
         };
         let failure = RayClusters::default().answer(&request).await.unwrap_err();
         assert_eq!(failure.reason, FailureReason::NotHere);
+    }
+
+    /// The coordinator reads this text: a field that is renamed is a change of the protocol.
+    #[test]
+    fn an_answer_is_this_text() {
+        let actor = Actor {
+            actor_id: "a1".to_owned(),
+            class_name: "A".to_owned(),
+            state: "DEAD".to_owned(),
+            name: Some(String::new()),
+            node_id: Some("n1".to_owned()),
+            pid: Some(0),
+            num_restarts: 2,
+            death_cause: None,
+            placement_group_id: None,
+            required_resources: Some(BTreeMap::from([("CPU".to_owned(), 0.1)])),
+        };
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        let listing = Listing { num_filtered: 5, result: vec![actor] };
+        assert_eq!(
+            text(encoded(listing, |actor| actor_entry(actor, &Places::default())).unwrap()),
+            r#"{"total":5,"entries":[{"actor_id":"a1","class":"A","name":null,"state":"DEAD","node_id":"n1","member":null,"pid":null,"restarts":2,"death_cause":null,"placement_group_id":null,"resources":{"CPU":0.1}}]}"#
+        );
+        let none = || Listing { num_filtered: 0, result: vec![()] };
+        assert_eq!(
+            text(encoded(none(), |()| NodeEntry::default()).unwrap()),
+            r#"{"total":0,"entries":[{"node_id":"","member":null,"address":"","state":"","state_message":null,"resources":{}}]}"#
+        );
+        let group = || PlacementGroupEntry {
+            bundles: vec![BundleEntry::default()],
+            ..PlacementGroupEntry::default()
+        };
+        assert_eq!(
+            text(encoded(none(), |()| group()).unwrap()),
+            r#"{"total":0,"entries":[{"placement_group_id":"","name":null,"state":"","scheduling":null,"bundles":[{"index":0,"resources":{},"node_id":null,"member":null}]}]}"#
+        );
     }
 
     #[test]

@@ -90,7 +90,11 @@ impl Answer {
         let (logs, offset) = (self.logs.clone(), self.offset);
         let left = usize::try_from(self.total - offset).unwrap_or(usize::MAX);
         let read = move || logs.read(&source.key, &source.file, offset, left.min(CHUNK_BYTES));
-        let mut bytes = tokio::task::spawn_blocking(read).await.map_err(io::Error::other)??;
+        let read = tokio::task::spawn_blocking(read).await.map_err(io::Error::other);
+        // The answer has begun: it can only be cut off, and the cause is for the operator.
+        let mut bytes = read.flatten().inspect_err(|error| {
+            tracing::error!(%error, "reading a log for a client of Ray");
+        })?;
         let whole = whole_characters(&bytes);
         let last = bytes.len() >= left;
         if !last && whole > 0 {
