@@ -14,4 +14,4 @@ mod rules;
 pub use chunker::{Chunker, MAX_CHUNK_BYTES};
 pub use hash::Hash;
 pub use manifest::{ChunkRef, Entry, Kind, MAX_ENTRIES, MAX_MANIFEST_BYTES, MAX_TREE_BYTES, Tree};
-pub use rules::TreeError;
+pub use rules::{TreeError, check_path};

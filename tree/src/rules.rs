@@ -82,6 +82,9 @@ pub fn check(entries: &[Entry]) -> Result<(), TreeError> {
 }
 
 /// Checks a path of a file in a tree: relative, plain, and of a length that file systems take.
+///
+/// # Errors
+/// The rule that it breaks.
 pub fn check_path(path: &str) -> Result<(), TreeError> {
     let problem = if path.is_empty() {
         "is no path"
