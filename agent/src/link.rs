@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use gangline_common::backoff::Backoff;
 use gangline_common::tls;
-use gangline_common::transport::{TransportError, close};
+use gangline_common::transport::{Connection, TransportError, close};
 use gangline_common::wire::WireError;
 use gangline_common::wire::tlv::{REFUSE_REVOKED, REFUSE_VERSION, Refuse};
 use gangline_common::wire::v1::NodeInventory;
@@ -48,6 +48,8 @@ pub struct Channels {
     pub samples: Newest,
     pub tail: watch::Receiver<TailPlan>,
     pub status: watch::Sender<LinkStatus>,
+    /// The connection of the present session.
+    pub connection: watch::Sender<Option<Connection>>,
     /// Cancelled when the agent ends: the link then says goodbye.
     pub ending: CancellationToken,
 }
@@ -214,6 +216,7 @@ impl Link {
             result = self.serve(&connection) => result,
             () = ending.cancelled() => Err(SessionError::AgentEnds),
         };
+        self.channels.connection.send_replace(None);
         let result = match result {
             Err(SessionError::Transport(error)) => Err(session::reason(&connection, error).await),
             other => other,

@@ -43,11 +43,13 @@ pub enum StreamKind {
     Telemetry = 3,
     /// Unidirectional, agent to coordinator: log chunks of one gang.
     Log = 4,
+    /// Bidirectional, opened by an agent: asks for the code of one job.
+    Code = 5,
 }
 
 impl StreamKind {
     fn from_byte(byte: u8) -> Result<Self, TransportError> {
-        [StreamKind::Control, StreamKind::Join, StreamKind::Telemetry, StreamKind::Log]
+        [Self::Control, Self::Join, Self::Telemetry, Self::Log, Self::Code]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
             .ok_or(TransportError::StreamKind(byte))
@@ -58,7 +60,9 @@ impl StreamKind {
     fn largest_body(self) -> u32 {
         match self {
             StreamKind::Join => 64 << 10,
-            StreamKind::Control | StreamKind::Telemetry | StreamKind::Log => u32::MAX,
+            StreamKind::Control | StreamKind::Telemetry | StreamKind::Log | StreamKind::Code => {
+                u32::MAX
+            }
         }
     }
 }

@@ -87,6 +87,11 @@ fn log_goldens() {
 }
 
 #[test]
+fn code_goldens() {
+    check_kinds(&[Kind::CodeRequest, Kind::CodePart]);
+}
+
+#[test]
 fn sample_goldens() {
     check_kinds(&[Kind::Sample]);
 }
@@ -121,6 +126,8 @@ fn registry_is_as_written_down() {
         (0x24, "Renewed", 64 * KIB),
         (0x30, "Sample", 256 * KIB),
         (0x31, "LogChunk", 256 * KIB),
+        (0x40, "CodeRequest", 1024),
+        (0x41, "CodePart", 256 * KIB),
     ];
     let now: Vec<(u8, &str, u32)> =
         REGISTRY.iter().map(|(kind, name, limit)| (*kind as u8, *name, *limit)).collect();
@@ -241,16 +248,23 @@ fn every_variant_is_in_a_golden() {
         match &golden.message {
             Message::Agent(message) => seen.agent(message),
             Message::Coordinator(message) => seen.coordinator(message),
+            Message::CodePart(part) => seen.see(match part {
+                CodePart::Bytes { .. } => "CodePart::Bytes",
+                CodePart::Refused { .. } => "CodePart::Refused",
+            }),
             Message::Hello(_)
             | Message::Welcome(_)
             | Message::Refuse(_)
             | Message::JoinRequest(_)
             | Message::JoinGrant(_)
             | Message::Sample(_)
-            | Message::Log(_) => {}
+            | Message::Log(_)
+            | Message::CodeRequest(_) => {}
         }
     }
     let expected = [
+        "CodePart::Bytes",
+        "CodePart::Refused",
         "DoctorLevel::Blind",
         "DoctorLevel::Error",
         "DoctorLevel::Ok",

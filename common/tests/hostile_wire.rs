@@ -105,6 +105,9 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         }
         Message::Sample(sample) => sample.gpus.first_mut()?.uuid.0 += &text,
         Message::Log(chunk) => chunk.bytes.resize(chunk.bytes.len() + by, 7),
+        Message::CodeRequest(request) => request.tree += &text,
+        Message::CodePart(CodePart::Bytes { bytes }) => bytes.resize(bytes.len() + by, 7),
+        Message::CodePart(CodePart::Refused { reason }) => *reason += &text,
         Message::Hello(_)
         | Message::Welcome(_)
         | Message::Refuse(_)
@@ -137,7 +140,7 @@ fn a1_a_message_that_fills_its_frame_still_decodes() {
         filled.push(golden.kind);
     }
     filled.dedup();
-    assert_eq!(filled.len(), 10, "kinds with something that grows");
+    assert_eq!(filled.len(), 12, "kinds with something that grows");
 }
 
 // ---------------------------------------------------------------- A2: wrong ends
@@ -242,6 +245,8 @@ fn a2_a_frame_of_the_other_direction_is_refused() {
     assert_eq!(kinds(CoordinatorMessage::from_frame), of_the_coordinator);
     assert_eq!(kinds(NodeSample::from_frame), [Kind::Sample]);
     assert_eq!(kinds(LogChunk::from_frame), [Kind::LogChunk]);
+    assert_eq!(kinds(CodeRequest::from_frame), [Kind::CodeRequest]);
+    assert_eq!(kinds(CodePart::from_frame), [Kind::CodePart]);
 }
 
 // ---------------------------------------------------------------- A3: length prefixes
@@ -274,10 +279,11 @@ fn a3_huge_prefix_of_a_text_is_refused_without_allocation() {
 fn a3_huge_prefix_of_bytes_is_refused_without_allocation() {
     let chunk = body_of(&golden("LOG_CHUNK"));
     let at = chunk.len() - 10;
-    let bytes: [(Kind, Vec<u8>); 3] = [
+    let bytes: [(Kind, Vec<u8>); 4] = [
         (Kind::RenewRequest, HUGE.to_vec()),
         (Kind::Renewed, [&[1, 0x30], &HUGE[..]].concat()),
         (Kind::LogChunk, [&chunk[..at], &HUGE].concat()),
+        (Kind::CodePart, [&[0], &HUGE[..]].concat()),
     ];
     assert_eq!(chunk[at], 9, "the prefix of the chunk's bytes");
     for (kind, body) in bytes {
@@ -500,5 +506,11 @@ proptest! {
     #[test]
     fn log_chunks_round_trip(chunk in generated::log_chunk()) {
         round_trip(&Message::Log(chunk))?;
+    }
+
+    #[test]
+    fn code_round_trips(request in generated::code_request(), part in generated::code_part()) {
+        round_trip(&Message::CodeRequest(request))?;
+        round_trip(&Message::CodePart(part))?;
     }
 }

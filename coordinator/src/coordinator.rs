@@ -28,6 +28,7 @@ use crate::request::PathRules;
 use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::store::{Store, StoreError};
+use crate::trees::Trees;
 
 /// A coordinator that serves.
 pub struct Coordinator {
@@ -69,12 +70,15 @@ impl Coordinator {
         let https = listener::tls_config(config, &ca)?;
         let endpoint = Endpoint::server(config.quic, tls, &ca.reset_key())?;
         let quic = endpoint.local_address().context("QUIC address")?;
+        let code = config.state_dir.join("code");
+        let trees = Trees::open(code).context("the directory of code")?;
         let server = Server::new(Parts {
             driver: driver.handle.clone(),
             board: driver.board.clone(),
             outbox,
             telemetry: telemetry.clone(),
             logs: logs.clone(),
+            trees: trees.clone(),
             ca,
             era,
             heartbeat_ms: config.heartbeat_ms,
@@ -92,6 +96,7 @@ impl Coordinator {
             logs,
             packages: Packages::open(config.state_dir.join("packages"))
                 .context("the directory of packages")?,
+            trees,
             paths: PathRules {
                 shared_root: config.shared_root.clone(),
                 extra_roots: config.extra_roots.clone(),

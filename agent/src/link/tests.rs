@@ -72,6 +72,7 @@ impl Agent {
             samples: samples_receiver,
             tail: tail_receiver,
             status,
+            connection: watch::channel(None).0,
             ending: ending.clone(),
         };
         let state_dir = tempfile::tempdir().unwrap();
@@ -368,6 +369,7 @@ async fn another_version_is_asked_slowly() {
             samples: samples.subscribe(),
             tail: tail.subscribe(),
             status: watch::channel(LinkStatus::default()).0,
+            connection: watch::channel(None).0,
             ending: CancellationToken::new(),
         },
     );

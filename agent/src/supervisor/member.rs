@@ -19,6 +19,7 @@ use super::ray_jobs::RayWatch;
 use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
+use crate::code::{Code, Wish};
 use crate::shim::protocol::Push;
 use crate::shim::record::{ExitRecord, How};
 
@@ -41,6 +42,7 @@ pub struct Member {
     pub plan: MemberPlan,
     pub config: Arc<SupervisorConfig>,
     pub nursery: Arc<Nursery>,
+    pub code: Code,
     pub spool: Arc<Spool>,
     pub events: mpsc::Sender<SupervisorEvent>,
     pub stop: watch::Receiver<Option<StopOrder>>,
@@ -85,13 +87,14 @@ impl Member {
     pub fn new(
         plan: MemberPlan,
         config: Arc<SupervisorConfig>,
-        nursery: Arc<Nursery>,
+        (nursery, code): (Arc<Nursery>, Code),
         events: mpsc::Sender<SupervisorEvent>,
         stop: watch::Receiver<Option<StopOrder>>,
         over: Arc<AtomicBool>,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
-        Member { plan, config, nursery, spool, events, stop, over, progress: Progress::default() }
+        let progress = Progress::default();
+        Member { plan, config, nursery, code, spool, events, stop, over, progress }
     }
 
     /// Starts the member, or takes it over when it was started before.
@@ -101,7 +104,11 @@ impl Member {
         }
         let (plan, config) = (self.plan.clone(), Arc::clone(&self.config));
         let (nursery, spool) = (Arc::clone(&self.nursery), Arc::clone(&self.spool));
-        match blocking(move || prepare(&plan, &config, &nursery, &spool)).await {
+        let prepared = match self.fetch_code().await {
+            Ok(()) => blocking(move || prepare(&plan, &config, &nursery, &spool)).await,
+            Err(refusal) => Err(refusal),
+        };
+        match prepared {
             Ok(shim) => {
                 let end = self.supervise(shim).await;
                 self.finish(end).await;
@@ -113,6 +120,37 @@ impl Member {
                 }
                 self.over.store(true, Ordering::Release);
                 self.say(MemberState::Refused(refusal)).await;
+            }
+        }
+    }
+
+    /// Makes sure that the job's code is where this member expects it.
+    async fn fetch_code(&mut self) -> Result<(), Refusal> {
+        // The head runs no code of the job, and its node may not have the shared root.
+        let (Some(code), MemberId::Rank(_)) = (&self.plan.assignment.code, self.plan.key.member)
+        else {
+            return Ok(());
+        };
+        let refusal = |reason: String| Err(Refusal::Impossible { reason });
+        let spool = Arc::clone(&self.spool);
+        if let Err(error) = blocking(move || spool.create_temp_root()).await {
+            return refusal(format!("the temp root cannot be made: {error}"));
+        }
+        let wish = Wish {
+            job: &self.plan.assignment.job,
+            code,
+            own: &self.spool.places.code,
+            run_as: self.plan.assignment.run_as,
+            patience: Duration::from_millis(self.plan.assignment.start_timeout_ms),
+        };
+        tokio::select! {
+            fetched = self.code.ensure(&self.nursery, &wish) => match fetched {
+                Ok(_) => Ok(()),
+                Err(error) => refusal(format!("the code of the job is not there: {error}")),
+            },
+            // An error means that the supervisor is being dropped, and this task with it.
+            _ = self.stop.wait_for(Option::is_some) => {
+                refusal("stopped before the code of the job was there".to_owned())
             }
         }
     }

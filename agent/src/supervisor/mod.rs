@@ -36,7 +36,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use self::births::Nursery;
+pub use self::births::Nursery;
+use crate::code::Code;
+
 use self::member::Member;
 use self::release::Archive;
 use self::spool::Spool;
@@ -126,6 +128,7 @@ pub struct Supervisor {
     events: mpsc::Sender<SupervisorEvent>,
     members: BTreeMap<MemberKey, Handle>,
     nursery: Arc<Nursery>,
+    code: Code,
     archive: Archive,
 }
 
@@ -135,7 +138,15 @@ impl Supervisor {
         let nursery = Arc::new(Nursery::new(config.agent_binary.clone()));
         let archive = Archive::new(&config, Arc::clone(&nursery));
         archive.resume();
-        Supervisor { config: Arc::new(config), events, members: BTreeMap::new(), nursery, archive }
+        let (config, members, code) = (Arc::new(config), BTreeMap::new(), Code::offline());
+        Supervisor { config, events, members, nursery, code, archive }
+    }
+
+    /// Gives it the way to the code of jobs.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Self {
+        self.code = code;
+        self
     }
 
     /// Starts a member; a member that is known or was started before is left as it is.
@@ -160,7 +171,7 @@ impl Supervisor {
         let member = Member::new(
             plan,
             Arc::clone(&self.config),
-            Arc::clone(&self.nursery),
+            (Arc::clone(&self.nursery), self.code.clone()),
             self.events.clone(),
             stop_receiver,
             Arc::clone(&over),

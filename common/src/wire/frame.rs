@@ -28,6 +28,9 @@ pub enum Kind {
 
     Sample = 0x30,
     LogChunk = 0x31,
+
+    CodeRequest = 0x40,
+    CodePart = 0x41,
 }
 
 /// Every kind with its name and the largest body that is accepted, in bytes.
@@ -48,6 +51,8 @@ pub const REGISTRY: &[(Kind, &str, u32)] = &[
     (Kind::Renewed, "Renewed", 64 << 10),
     (Kind::Sample, "Sample", 256 << 10),
     (Kind::LogChunk, "LogChunk", 256 << 10),
+    (Kind::CodeRequest, "CodeRequest", 1024),
+    (Kind::CodePart, "CodePart", 256 << 10),
 ];
 
 impl Kind {

@@ -261,7 +261,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000000fa ; DesiredGang, 250 bytes
+    21 0000010c ; DesiredGang, 268 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -305,6 +305,9 @@ pub const DESIRED_GANG_RAY: &str = "
     01 ; env: 1
     02 4c52 03 302e31 ; - `LR` = `0.1`
     01 02 2f77 ; workdir `/w`
+    01 09 626c616b65333a3030 ; code: tree `blake3:00`
+    01 02 2f73 ;  shared_root `/s`
+    02 616c ;  user `al`
     01 04 2f732f6a ; job_directory `/s/j`
     01 06 2f732f6a2f63 ; checkpoint_directory `/s/j/c`
     01 05 77616e6462 ; directories: `wandb`
@@ -318,7 +321,7 @@ pub const DESIRED_GANG_RAY: &str = "
     64 ;  gid 100";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 0000004a ; DesiredGang, 74 bytes
+    21 0000004b ; DesiredGang, 75 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -339,6 +342,7 @@ pub const DESIRED_GANG_COMMAND: &str = "
     01 00 03 612062 ; - text `a b`
     00 ; env: 0
     00 ; workdir absent
+    00 ; code absent
     00 ; job_directory absent
     00 ; checkpoint_directory absent
     00 ; directories: 0
@@ -419,3 +423,18 @@ pub const LOG_CHUNK: &str = "
     08 72616e6b2e6f7574 ; file `rank.out`
     fc00001000 ; offset 1048576
     09 7374657020310a00ff ; bytes";
+
+pub const CODE_REQUEST: &str = "
+    40 00000012 ; CodeRequest, 18 bytes
+    07 6a2d747261696e ; job `j-train`
+    09 626c616b65333a3030 ; tree `blake3:00`";
+
+pub const CODE_PART_BYTES: &str = "
+    41 00000004 ; CodePart, 4 bytes
+    00 ; Bytes
+    02 00ff ; bytes";
+
+pub const CODE_PART_REFUSED: &str = "
+    41 00000004 ; CodePart, 4 bytes
+    01 ; Refused
+    02 6e6f ; reason `no`";

@@ -6,7 +6,9 @@ pub mod values;
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
-use gangline_common::wire::v1::{AgentMessage, CoordinatorMessage, LogChunk, NodeSample};
+use gangline_common::wire::v1::{
+    AgentMessage, CodePart, CodeRequest, CoordinatorMessage, LogChunk, NodeSample,
+};
 
 /// Any message of the wire.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +22,8 @@ pub enum Message {
     Coordinator(CoordinatorMessage),
     Sample(NodeSample),
     Log(LogChunk),
+    CodeRequest(CodeRequest),
+    CodePart(CodePart),
 }
 
 impl Message {
@@ -34,6 +38,8 @@ impl Message {
             Message::Coordinator(message) => message.to_frame(),
             Message::Sample(message) => message.to_frame(),
             Message::Log(message) => message.to_frame(),
+            Message::CodeRequest(message) => message.to_frame(),
+            Message::CodePart(message) => message.to_frame(),
         }
     }
 
@@ -55,6 +61,8 @@ impl Message {
             | Kind::Renewed => CoordinatorMessage::from_frame(frame).map(Message::Coordinator),
             Kind::Sample => NodeSample::from_frame(frame).map(Message::Sample),
             Kind::LogChunk => LogChunk::from_frame(frame).map(Message::Log),
+            Kind::CodeRequest => CodeRequest::from_frame(frame).map(Message::CodeRequest),
+            Kind::CodePart => CodePart::from_frame(frame).map(Message::CodePart),
         }
     }
 }
@@ -120,5 +128,8 @@ pub fn all() -> Vec<Golden> {
         SAMPLE_FULL: Sample = Message::Sample(values::sample_full());
         SAMPLE_BLIND: Sample = Message::Sample(values::sample_blind());
         LOG_CHUNK: LogChunk = Message::Log(values::log_chunk());
+        CODE_REQUEST: CodeRequest = Message::CodeRequest(values::code_request());
+        CODE_PART_BYTES: CodePart = Message::CodePart(values::code_part_bytes());
+        CODE_PART_REFUSED: CodePart = Message::CodePart(values::code_part_refused());
     }
 }

@@ -318,6 +318,11 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         argv: Vec::new(),
         env: pairs(&[("LR", "0.1")]),
         workdir: Some("/w".into()),
+        code: Some(CodeTree {
+            tree: "blake3:00".into(),
+            shared_root: Some("/s".into()),
+            user: "al".into(),
+        }),
         job_directory: Some("/s/j".into()),
         checkpoint_directory: Some("/s/j/c".into()),
         directories: vec!["wandb".into()],
@@ -347,6 +352,7 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         argv: vec!["/bin/true".into(), "a b".into()],
         env: Vec::new(),
         workdir: None,
+        code: None,
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),
@@ -428,4 +434,16 @@ pub fn log_chunk() -> LogChunk {
         offset: 1 << 20,
         bytes: b"step 1\n\x00\xff".to_vec(),
     }
+}
+
+pub fn code_request() -> CodeRequest {
+    CodeRequest { job: job("j-train"), tree: "blake3:00".into() }
+}
+
+pub fn code_part_bytes() -> CodePart {
+    CodePart::Bytes { bytes: b"\x00\xff".to_vec() }
+}
+
+pub fn code_part_refused() -> CodePart {
+    CodePart::Refused { reason: "no".into() }
 }

@@ -247,13 +247,19 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     let what = (job, any::<u32>(), text(), text(), launcher);
     let shape = (any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..4), any::<IpAddr>(), ports());
     let parts = (vec(member_assignment(), 0..3), vec(entrypoint, 0..3), arguments(), pairs());
-    let places = (of(text()), of(text()), of(text()), texts(), pairs());
+    let code = (text(), of(text()), text()).prop_map(|(tree, shared_root, user)| CodeTree {
+        tree,
+        shared_root,
+        user,
+    });
+    let places = (of(text()), of(code), of(text()), of(text()), texts(), pairs());
     let rest = (any::<[u64; 2]>(), text(), of(any::<(u32, u32)>()));
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
         let (members, entrypoints, argv, env) = parts;
-        let (workdir, job_directory, checkpoint_directory, directories, config_files) = places;
+        let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
+            places;
         let ([grace_ms, start_timeout_ms], auth_token, run_as) = rest;
         Assignment {
             job,
@@ -271,6 +277,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             argv,
             env,
             workdir,
+            code,
             job_directory,
             checkpoint_directory,
             directories,
@@ -349,4 +356,18 @@ pub fn log_chunk() -> impl Strategy<Value = LogChunk> {
         offset,
         bytes,
     })
+}
+
+/// Any question for code.
+pub fn code_request() -> impl Strategy<Value = CodeRequest> {
+    let job = NAME.prop_map(|text| JobId::new(text).expect("a valid name"));
+    (job, text()).prop_map(|(job, tree)| CodeRequest { job, tree })
+}
+
+/// Any part of an answer with code.
+pub fn code_part() -> impl Strategy<Value = CodePart> {
+    prop_oneof![
+        blob().prop_map(|bytes| CodePart::Bytes { bytes }),
+        text().prop_map(|reason| CodePart::Refused { reason }),
+    ]
 }

@@ -60,6 +60,9 @@ kinds! {
     STORE_FULL = "E0342", INSUFFICIENT_STORAGE, "No room for more";
     NO_SUCH_SECRET = "E0343", NOT_FOUND, "No such secret";
     SECRET_IN_USE = "E0344", CONFLICT, "A job needs the secret";
+    NO_SUCH_CODE = "E0350", NOT_FOUND, "No such code";
+    CODE_INCOMPLETE = "E0351", CONFLICT, "Parts of the code are missing";
+    BAD_CODE = "E0352", UNPROCESSABLE_ENTITY, "The code cannot be used";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

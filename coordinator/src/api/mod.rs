@@ -5,6 +5,7 @@
 mod alias;
 mod audit;
 pub mod auth;
+mod code;
 pub mod dialect;
 pub mod error;
 mod follow;
@@ -54,6 +55,7 @@ use crate::packages::Packages;
 use crate::request::PathRules;
 use crate::secrets::Sealer;
 use crate::store::AuditLog;
+use crate::trees::Trees;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
 use dialect::{Dialect, PREFIXES};
 use error::{
@@ -67,6 +69,7 @@ pub struct ApiState {
     pub telemetry: Telemetry,
     pub logs: Logs,
     pub packages: Packages,
+    pub trees: Trees,
     pub paths: PathRules,
     /// Seals the values of secrets.
     pub sealer: Sealer,
@@ -124,6 +127,11 @@ fn table() -> Vec<Route> {
         needs(StopJob, routes!(jobs::stop_job)),
         needs(ReadJobs, routes!(logs::get_logs)),
         needs(ReadJobs, routes!(streams::follow_logs)),
+        needs(WritePackage, routes!(code::missing_chunks)),
+        needs(WritePackage, routes!(code::put_chunks)),
+        needs(WritePackage, routes!(code::put_tree)),
+        needs(ReadPackages, routes!(code::get_tree)),
+        needs(WritePackage, routes!(code::post_zip)),
         needs(ReadNodes, routes!(nodes::list_nodes)),
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
