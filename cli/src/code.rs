@@ -3,6 +3,7 @@
 //! A directory becomes a tree (`walk` says which files, `snapshot` cuts and hashes them); `upload`
 //! sends what the coordinator does not have. What is submitted names the tree.
 
+mod cache;
 mod git;
 mod snapshot;
 mod upload;
@@ -14,7 +15,7 @@ use gangline_spec::{CodeSource, JobSpec};
 
 use crate::commands::bytes;
 use crate::errors::{CliError, code, exit};
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, Wanted};
 pub use upload::send;
 
 /// Largest archive that is sent; the coordinator's own bound.
@@ -40,7 +41,9 @@ impl Local {
             CodeSource::Snapshot(place) => {
                 let root = base.join(place);
                 let commit = if code.record_git { git::commit(&root) } else { None };
-                let snapshot = Snapshot::of(&root, &code.include, code.max_bytes, commit)?;
+                let caches = cache::directory(|name| std::env::var(name).ok());
+                let wanted = Wanted { include: &code.include, max_bytes: code.max_bytes };
+                let snapshot = Snapshot::of(&root, &wanted, commit, caches.as_deref())?;
                 Ok(Some(Local::Directory(Box::new(snapshot))))
             }
             CodeSource::Zip(place) => {

@@ -81,6 +81,7 @@ fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<(String, String)> {
         .args(["--address", &fleet.url(), "--token-file"])
         .arg(fleet.admin_token_file())
         .args(words)
+        .env("XDG_CACHE_HOME", fleet.path("cache"))
         .output()?;
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.success(), "{words:?}: {stderr}");

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gangline_tree::{ChunkRef, Chunker, Entry, Hash, Kind, Tree, TreeError};
 
+use super::cache::{self, Seen};
 use super::walk::{Found, HINT, What, walk};
 use super::{cannot_read, refused};
 use crate::commands::bytes;
@@ -21,6 +22,14 @@ const LARGEST_PLANNED: usize = 3;
 /// Files that are hashed at a time, at most.
 const THREADS: usize = 4;
 
+/// What a spec says of a directory.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// Patterns of ignored files that are sent all the same.
+    pub include: &'a [String],
+    pub max_bytes: u64,
+}
+
 /// The code of a directory, as it was when it was read.
 #[derive(Debug)]
 pub struct Snapshot {
@@ -30,19 +39,27 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads a directory.
+    /// Reads a directory; of files that are what they were by the cache, only their names.
     ///
     /// # Errors
-    /// It cannot be read, is over `max_bytes`, or holds what cannot be sent.
+    /// It cannot be read, is too large, or holds what cannot be sent.
     pub fn of(
         root: &Path,
-        include: &[String],
-        max_bytes: u64,
+        wanted: &Wanted<'_>,
         commit: Option<String>,
+        caches: Option<&Path>,
     ) -> Result<Snapshot, CliError> {
-        let found = walk(root, include)?;
-        check_size(root, &found, max_bytes)?;
-        let tree = Tree::new(hash_all(&found)?).map_err(|error| not_a_tree(root, &error))?;
+        let began_s = cache::now_s();
+        let found = walk(root, wanted.include)?;
+        check_size(root, &found, wanted.max_bytes)?;
+        let seen = caches.map(|caches| cache::load(caches, root)).unwrap_or_default();
+        let entries = hash_all(&found, &seen)?;
+        let tree = Tree::new(entries).map_err(|error| not_a_tree(root, &error))?;
+        if let Some(caches) = caches {
+            let stamp = |entry: &Entry| found.get(&entry.path).and_then(|found| found.stamp);
+            let stamps: Vec<_> = tree.entries().iter().map(stamp).collect();
+            cache::store(caches, root, &tree, &stamps, began_s);
+        }
         Ok(Snapshot { tree, root: root.to_owned(), commit })
     }
 
@@ -106,14 +123,15 @@ fn check_size(
     ))
 }
 
-fn hash_all(found: &BTreeMap<String, Found>) -> Result<Vec<Entry>, CliError> {
+fn hash_all(found: &BTreeMap<String, Found>, seen: &Seen) -> Result<Vec<Entry>, CliError> {
     let jobs: Vec<(&String, &Found)> = found.iter().collect();
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<Result<Entry, CliError>>> = Mutex::new(Vec::with_capacity(jobs.len()));
     let work = || {
         let mut chunker = Chunker::default();
         while let Some((name, found)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let entry = entry(&mut chunker, name, found);
+            let entry =
+                known(name, found, seen).map_or_else(|| entry(&mut chunker, name, found), Ok);
             // A panic of another thread is passed on by the scope.
             if let Ok(mut done) = done.lock() {
                 done.push(entry);
@@ -126,6 +144,13 @@ fn hash_all(found: &BTreeMap<String, Found>) -> Result<Vec<Entry>, CliError> {
         work();
     });
     done.into_inner().unwrap_or_default().into_iter().collect()
+}
+
+/// The entry of a file that is what it was.
+fn known(name: &str, found: &Found, seen: &Seen) -> Option<Entry> {
+    let What::File { executable, .. } = found.what else { return None };
+    let Kind::File { chunks, .. } = seen.content(name, found.stamp?)? else { return None };
+    Some(Entry { path: name.to_owned(), kind: Kind::File { executable, chunks: chunks.clone() } })
 }
 
 fn entry(chunker: &mut Chunker, name: &str, found: &Found) -> Result<Entry, CliError> {
@@ -166,6 +191,10 @@ mod tests {
     use super::*;
     use crate::errors::exit;
 
+    fn read(root: &Path, include: &[String], max_bytes: u64) -> Result<Snapshot, CliError> {
+        Snapshot::of(root, &Wanted { include, max_bytes }, None, None)
+    }
+
     fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -178,7 +207,7 @@ mod tests {
 
     fn paths(root: &tempfile::TempDir, include: &[&str]) -> Vec<String> {
         let include: Vec<String> = include.iter().map(|pattern| (*pattern).to_owned()).collect();
-        let snapshot = Snapshot::of(root.path(), &include, 1 << 20, None).unwrap();
+        let snapshot = read(root.path(), &include, 1 << 20).unwrap();
         snapshot.tree.entries().iter().map(|entry| entry.path.clone()).collect()
     }
 
@@ -218,7 +247,7 @@ mod tests {
         more.extend(["data/configs/a.yaml", "pkg/local.py"]);
         more.sort_unstable();
         assert_eq!(paths(&root, &["data/configs/**", "local.py"]), more);
-        let snapshot = Snapshot::of(root.path(), &[], 1 << 20, None).unwrap();
+        let snapshot = read(root.path(), &[], 1 << 20).unwrap();
         assert_eq!(snapshot.left_out(), [".git", "a.log", "data"]);
         assert!(snapshot.size_text().ends_with("9 files, 53 B"), "{}", snapshot.size_text());
     }
@@ -234,9 +263,7 @@ mod tests {
             fs::create_dir(root.path().join("empty")).unwrap();
             root
         };
-        let name = |root: &tempfile::TempDir| {
-            Snapshot::of(root.path(), &[], 1 << 20, None).unwrap().tree.name()
-        };
+        let name = |root: &tempfile::TempDir| read(root.path(), &[], 1 << 20).unwrap().tree.name();
         let (one, other) = (make(), make());
         assert_eq!(name(&one), name(&other));
         let run = other.path().join("run.sh");
@@ -251,13 +278,13 @@ mod tests {
             let name = root.path().join(format!("f{number:02}"));
             fs::write(name, vec![b'x'; 1000 * number]).unwrap();
         }
-        let error = Snapshot::of(root.path(), &[], 70_000, None).unwrap_err();
+        let error = read(root.path(), &[], 70_000).unwrap_err();
         assert_eq!(error.exit(), exit::INVALID);
         let text = error.to_text();
         assert!(text.contains("has 76.2 KiB") && text.contains("68.4 KiB"), "{text}");
         assert!(text.contains("f12 11.7 KiB, f11") && text.contains("f03"), "{text}");
         assert!(!text.contains("f02") && text.contains(".ganglineignore"), "{text}");
-        assert!(Snapshot::of(root.path(), &[], 78_000, None).is_ok());
+        assert!(read(root.path(), &[], 78_000).is_ok());
     }
 
     #[test]
@@ -265,15 +292,51 @@ mod tests {
         use std::os::unix::fs::symlink;
         let root = directory(&[("a.py", "1")]);
         symlink("/etc", root.path().join("data")).unwrap();
-        let text = Snapshot::of(root.path(), &[], 1 << 20, None).unwrap_err().to_text();
+        let text = read(root.path(), &[], 1 << 20).unwrap_err().to_text();
         assert!(text.contains("\"data\"") && text.contains(".ganglineignore"), "{text}");
         fs::write(root.path().join(".ganglineignore"), "data\nsocket\n").unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(root.path().join("socket")).unwrap();
         assert_eq!(paths(&root, &[]), [".ganglineignore", "a.py"]);
-        let text = Snapshot::of(root.path(), &["socket".to_owned()], 1 << 20, None).unwrap_err();
+        let text = read(root.path(), &["socket".to_owned()], 1 << 20).unwrap_err();
         assert!(text.to_text().contains("neither a file nor a link"), "{}", text.to_text());
         for place in ["missing", "a.py"] {
-            assert!(Snapshot::of(&root.path().join(place), &[], 1 << 20, None).is_err(), "{place}");
+            assert!(read(&root.path().join(place), &[], 1 << 20).is_err(), "{place}");
         }
+    }
+
+    #[test]
+    fn only_files_that_rested_and_stayed_are_taken_from_the_cache() {
+        let root = directory(&[("a.py", "print(1)"), ("pkg/b.py", "print(2)")]);
+        let caches = tempfile::tempdir().unwrap();
+        let of = || {
+            let wanted = Wanted { include: &[], max_bytes: 1 << 20 };
+            Snapshot::of(root.path(), &wanted, None, Some(caches.path())).unwrap().tree
+        };
+        let first = of();
+        // Written a moment ago: by now there may be another content with the same times.
+        let found = walk(root.path(), &[]).unwrap();
+        let stamp = |path: &str| found[path].stamp.unwrap();
+        let seen = cache::load(caches.path(), root.path());
+        assert!(seen.content("a.py", stamp("a.py")).is_none());
+        let stamps: Vec<_> = first.entries().iter().map(|e| found[&e.path].stamp).collect();
+        cache::store(caches.path(), root.path(), &first, &stamps, cache::now_s() + 10);
+        let seen = cache::load(caches.path(), root.path());
+        assert_eq!(seen.content("a.py", stamp("a.py")), Some(&first.entries()[0].kind));
+        assert_eq!(seen.content("a.py", stamp("pkg/b.py")), None);
+        assert_eq!(of(), first);
+        // The same size and the same time of change, set back: only the time of status tells.
+        let file = fs::File::options().write(true).open(root.path().join("a.py")).unwrap();
+        let modified = file.metadata().unwrap().modified().unwrap();
+        std::io::Write::write_all(&mut &file, b"print(9)").unwrap();
+        file.set_modified(modified).unwrap();
+        assert_ne!(of(), first);
+        // A cache that is damaged is none.
+        for entry in fs::read_dir(caches.path()).unwrap() {
+            let path = entry.unwrap().path();
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[40] ^= 1;
+            fs::write(&path, bytes).unwrap();
+        }
+        assert!(cache::load(caches.path(), root.path()).content("a.py", stamp("a.py")).is_none());
     }
 }

@@ -187,6 +187,7 @@ impl Iterator for Bodies<'_> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::Wanted;
     use super::*;
 
     #[test]
@@ -197,7 +198,8 @@ mod tests {
         for (name, content) in [("a", &large[..]), ("b", b"small"), ("c", b"small"), ("d", b"")] {
             std::fs::write(root.path().join(name), content).unwrap();
         }
-        let snapshot = Snapshot::of(root.path(), &[], 1 << 30, None).unwrap();
+        let wanted = Wanted { include: &[], max_bytes: 1 << 30 };
+        let snapshot = Snapshot::of(root.path(), &wanted, None, None).unwrap();
         let all: BTreeSet<Hash> = snapshot.tree.chunks().map(|chunk| chunk.hash).collect();
         let bodies = |missing: &BTreeSet<Hash>| -> Vec<Vec<u8>> {
             let bodies = Bodies::of(&snapshot, missing.iter().copied().collect());

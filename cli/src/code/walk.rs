@@ -8,6 +8,7 @@ use gangline_tree::MAX_ENTRIES;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use ignore::{DirEntry, WalkBuilder};
 
+use super::cache::Stamp;
 use super::{cannot_read, refused};
 use crate::errors::CliError;
 
@@ -15,6 +16,8 @@ use crate::errors::CliError;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     pub path: PathBuf,
+    /// Of a file: tells whether it is what it was.
+    pub stamp: Option<Stamp>,
     pub what: What,
 }
 
@@ -83,6 +86,7 @@ fn collect(
         let Some(name) = below.to_str() else {
             return Err(unsendable(path, "has a name that is not UTF-8"));
         };
+        let mut stamp = None;
         let what = if kind.is_symlink() {
             let target = std::fs::read_link(path).map_err(|error| cannot_read(path, &error))?;
             let target = target.to_str().map(str::to_owned);
@@ -95,12 +99,13 @@ fn collect(
             let metadata = entry.metadata().map_err(|error| {
                 refused(format!("cannot read {}", path.display())).why(error.to_string())
             })?;
+            stamp = Some(Stamp::of(&metadata));
             let executable = metadata.permissions().mode() & 0o111 != 0;
             What::File { executable, bytes: metadata.len() }
         } else {
             return Err(unsendable(path, "is neither a file nor a link"));
         };
-        found.insert(name.to_owned(), Found { path: path.to_owned(), what });
+        found.insert(name.to_owned(), Found { path: path.to_owned(), stamp, what });
         if found.len() > MAX_ENTRIES {
             return Err(refused(format!("there are more than {MAX_ENTRIES} files in the code"))
                 .why(format!("the last one was {}", path.display()))
