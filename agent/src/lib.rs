@@ -5,6 +5,7 @@
 //! `supervisor` and `link`. Samples and logs never pass through the core. `run` puts the parts
 //! together.
 
+pub mod code;
 pub mod collectors;
 pub mod config;
 pub mod core;

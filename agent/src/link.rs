@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use gangline_common::backoff::Backoff;
 use gangline_common::tls;
-use gangline_common::transport::{TransportError, close};
+use gangline_common::transport::{Connection, TransportError, close};
 use gangline_common::wire::WireError;
 use gangline_common::wire::tlv::{REFUSE_REVOKED, REFUSE_VERSION, Refuse};
 use gangline_common::wire::v1::NodeInventory;
@@ -52,6 +52,8 @@ pub struct Channels {
     /// What the coordinator may ask about.
     pub ray: RayClusters,
     pub status: watch::Sender<LinkStatus>,
+    /// The connection of the present session.
+    pub connection: watch::Sender<Option<Connection>>,
     /// Cancelled when the agent ends: the link then says goodbye.
     pub ending: CancellationToken,
 }
@@ -218,6 +220,7 @@ impl Link {
             result = self.serve(&connection) => result,
             () = ending.cancelled() => Err(SessionError::AgentEnds),
         };
+        self.channels.connection.send_replace(None);
         let result = match result {
             Err(SessionError::Transport(error)) => Err(session::reason(&connection, error).await),
             other => other,

@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::code::Code;
 use crate::collectors::host::Roots;
 use crate::collectors::nvml::{DEFAULT_TIMEOUT, NvmlCollector, NvmlError};
 use crate::config::{Config, CoordinatorAddress, OnSigterm};
@@ -194,7 +195,9 @@ impl Agent {
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
         let place = Place { address, interface: route::interface(address, Path::new("/proc")) };
-        let supervisor = Supervisor::new(supervisor_config(config, &place)?, event_sender);
+        let (connection, connection_receiver) = watch::channel(None);
+        let supervisor = Supervisor::new(supervisor_config(config, &place)?, event_sender)
+            .with_code(Code::new(connection_receiver));
         let ray = supervisor.ray_clusters();
         let driver = Driver::new(
             ledger,
@@ -230,6 +233,7 @@ impl Agent {
             tail: tail_receiver,
             ray,
             status: link_status,
+            connection,
             ending: ending.clone(),
         };
         let link = Link::new(identity, config.state_dir.clone(), instance, SILENCE, channels);

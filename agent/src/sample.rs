@@ -41,6 +41,7 @@ pub fn assignment(name: &str) -> Assignment {
         argv: vec!["true".into()],
         env: vec![],
         workdir: None,
+        code: None,
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),

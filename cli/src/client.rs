@@ -17,6 +17,8 @@ use crate::output::Screen;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a whole answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for sending a body of some MiB, or an archive, over a slow line.
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(900);
 /// Longest silence of a stream: the coordinator sends a ping every 15 s.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
 /// Largest answer that is held in memory, in bytes.
@@ -81,6 +83,8 @@ pub struct LogPage {
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
+    /// The same without a limit on silence: an answer comes when all has been sent and done.
+    uploads: reqwest::Client,
     base: Url,
     authorization: Option<HeaderValue>,
 }
@@ -93,22 +97,24 @@ impl Client {
     pub fn new(settings: &Settings) -> Result<Self, CliError> {
         let authorization = settings.token.as_deref().map(bearer).transpose()?;
         let roots = settings.ca.as_deref().map(certificates).transpose()?.unwrap_or_default();
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("gangline/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(SILENCE_TIMEOUT)
-            // A proxy or a redirect would carry the token to somebody else.
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .http1_only()
-            // The coordinator's own CA and no other, or none for plain HTTP.
-            .tls_certs_only(roots)
-            .build()
-            .map_err(|error| {
-                CliError::new(exit::ERROR, code::INTERNAL, "cannot set up the HTTP client")
-                    .why(innermost(&error))
-            })?;
-        Ok(Self { http, base: settings.address.clone(), authorization })
+        let plain = || {
+            reqwest::Client::builder()
+                .user_agent(concat!("gangline/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT_TIMEOUT)
+                // A proxy or a redirect would carry the token to somebody else.
+                .no_proxy()
+                .redirect(reqwest::redirect::Policy::none())
+                .http1_only()
+                // The coordinator's own CA and no other, or none for plain HTTP.
+                .tls_certs_only(roots.clone())
+        };
+        let cannot = |error: reqwest::Error| {
+            CliError::new(exit::ERROR, code::INTERNAL, "cannot set up the HTTP client")
+                .why(innermost(&error))
+        };
+        let http = plain().read_timeout(SILENCE_TIMEOUT).build().map_err(cannot)?;
+        let uploads = plain().build().map_err(cannot)?;
+        Ok(Self { http, uploads, base: settings.address.clone(), authorization })
     }
 
     /// The coordinator's address, for messages.
@@ -154,6 +160,41 @@ impl Client {
         let request = self.request(Method::PUT, path, query).timeout(ANSWER_TIMEOUT);
         let request = request.header(CONTENT_TYPE, media_type).body(text);
         self.send(request).await.map(drop)
+    }
+
+    /// Sends bytes; the answer is JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn send_bytes(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Vec<u8>,
+    ) -> Result<Value, CliError> {
+        let request = self.upload(method, path, query);
+        let request = request.header(CONTENT_TYPE, "application/octet-stream").body(body);
+        let response = self.send(request.header(ACCEPT, "application/json")).await?;
+        self.read_json(response).await
+    }
+
+    /// POSTs a file as it is; the answer is JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; or the file cannot be read.
+    pub async fn post_file(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        file: &Path,
+    ) -> Result<Value, CliError> {
+        let cannot = |error| CliError::io(format!("cannot read {}", file.display()), &error);
+        let file = tokio::fs::File::open(file).await.map_err(cannot)?;
+        let request = self.upload(Method::POST, path, query);
+        let request = request.header(CONTENT_TYPE, "application/zip").body(file);
+        let response = self.send(request.header(ACCEPT, "application/json")).await?;
+        self.read_json(response).await
     }
 
     /// POST, and send it again with the same key when the connection failed and
@@ -238,12 +279,26 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+        self.request_by(&self.http, method, path, query)
+    }
+
+    fn upload(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
+        self.request_by(&self.uploads, method, path, query).timeout(UPLOAD_TIMEOUT)
+    }
+
+    fn request_by(
+        &self,
+        http: &reqwest::Client,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> RequestBuilder {
         let mut url = self.base.clone();
         // Only a URL that cannot have a path refuses segments, and `config` lets none of those in.
         if let Ok(mut segments) = url.path_segments_mut() {
             segments.pop_if_empty().extend(["api", "v1"]).extend(path);
         }
-        let mut request = self.http.request(method, url).query(query);
+        let mut request = http.request(method, url).query(query);
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }

@@ -66,6 +66,8 @@ pub mod code {
     pub const WRONG_CA: &str = "E0912";
     /// The value of a secret cannot be used.
     pub const VALUE: &str = "E0913";
+    /// The code of a job cannot be sent.
+    pub const CODE: &str = "E0914";
 }
 
 /// Why a command failed. Small, so that it travels cheaply in results.

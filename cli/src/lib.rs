@@ -3,12 +3,13 @@
 //! Data goes to stdout, everything else to stderr; exit codes say what happened (see
 //! [`errors::exit`]). One command runs as: `args` (clap) -> `config` (address, token) ->
 //! `commands::*` -> `client` (HTTP) -> `view` (tolerant structs) -> `output` (formats, tables).
-//! `spec_input` makes the spec of a submission, `diff` compares two texts, `follow` and `sse` a log that survives lost
+//! `spec_input` makes the spec of a submission, `code` sends the files that it names, `diff` compares two texts, `follow` and `sse` a log that survives lost
 //! connections, `terminal` takes control sequences out of what others wrote, `trust` looks at the CA of
 //! a coordinator before it is trusted.
 
 pub mod args;
 pub mod client;
+pub mod code;
 pub mod commands;
 pub mod config;
 pub mod diff;

@@ -48,12 +48,14 @@ pub enum StreamKind {
     Log = 4,
     /// Bidirectional, opened by the coordinator: one request, then its answer.
     Request = 5,
+    /// Bidirectional, opened by an agent: asks for the code of one job.
+    Code = 6,
 }
 
 impl StreamKind {
     fn from_byte(byte: u8) -> Result<Self, TransportError> {
         use StreamKind::*;
-        [Control, Join, Telemetry, Log, Request]
+        [Control, Join, Telemetry, Log, Request, Code]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
             .ok_or(TransportError::StreamKind(byte))
@@ -64,9 +66,11 @@ impl StreamKind {
     fn largest_body(self) -> u32 {
         match self {
             StreamKind::Join => 64 << 10,
-            StreamKind::Control | StreamKind::Telemetry | StreamKind::Log | StreamKind::Request => {
-                u32::MAX
-            }
+            StreamKind::Control
+            | StreamKind::Telemetry
+            | StreamKind::Log
+            | StreamKind::Request
+            | StreamKind::Code => u32::MAX,
         }
     }
 }

@@ -88,6 +88,11 @@ fn log_goldens() {
 }
 
 #[test]
+fn code_goldens() {
+    check_kinds(&[Kind::CodeRequest, Kind::CodePart]);
+}
+
+#[test]
 fn sample_goldens() {
     check_kinds(&[Kind::Sample]);
 }
@@ -130,6 +135,8 @@ fn registry_is_as_written_down() {
         (0x40, "Request", 4 * KIB),
         (0x41, "AnswerHead", 4 * KIB),
         (0x42, "AnswerPiece", 256 * KIB),
+        (0x50, "CodeRequest", 1024),
+        (0x51, "CodePart", 256 * KIB),
     ];
     let now: Vec<(u8, &str, u32)> =
         REGISTRY.iter().map(|(kind, name, limit)| (*kind as u8, *name, *limit)).collect();
@@ -287,6 +294,10 @@ fn every_variant_is_in_a_golden() {
         match &golden.message {
             Message::Agent(message) => seen.agent(message),
             Message::Coordinator(message) => seen.coordinator(message),
+            Message::CodePart(part) => seen.see(match part {
+                CodePart::Bytes { .. } => "CodePart::Bytes",
+                CodePart::Refused { .. } => "CodePart::Refused",
+            }),
             Message::Hello(_)
             | Message::Welcome(_)
             | Message::Refuse(_)
@@ -294,13 +305,16 @@ fn every_variant_is_in_a_golden() {
             | Message::JoinGrant(_)
             | Message::Sample(_)
             | Message::Log(_)
-            | Message::AnswerPiece(_) => {}
+            | Message::AnswerPiece(_)
+            | Message::CodeRequest(_) => {}
             Message::Request(request) => seen.request(request),
             Message::AnswerHead(head) => seen.answer(head),
         }
     }
     let expected = [
         "AnswerHead::Body",
+        "CodePart::Bytes",
+        "CodePart::Refused",
         "DoctorLevel::Blind",
         "DoctorLevel::Error",
         "DoctorLevel::Ok",

@@ -109,6 +109,9 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         Message::Request(AgentRequest::RayState(request)) => *request.state.as_mut()? += &text,
         Message::AnswerHead(AnswerHead::Failed(failure)) => failure.text += &text,
         Message::AnswerPiece(piece) => piece.bytes.resize(piece.bytes.len() + by, 7),
+        Message::CodeRequest(request) => request.tree += &text,
+        Message::CodePart(CodePart::Bytes { bytes }) => bytes.resize(bytes.len() + by, 7),
+        Message::CodePart(CodePart::Refused { reason }) => *reason += &text,
         Message::Hello(_)
         | Message::Welcome(_)
         | Message::Refuse(_)
@@ -142,7 +145,7 @@ fn a1_a_message_that_fills_its_frame_still_decodes() {
         filled.push(golden.kind);
     }
     filled.dedup();
-    assert_eq!(filled.len(), 13, "kinds with something that grows");
+    assert_eq!(filled.len(), 15, "kinds with something that grows");
 }
 
 // ---------------------------------------------------------------- A2: wrong ends
@@ -250,6 +253,8 @@ fn a2_a_frame_of_the_other_direction_is_refused() {
     assert_eq!(kinds(AgentRequest::from_frame), [Kind::Request]);
     assert_eq!(kinds(AnswerHead::from_frame), [Kind::AnswerHead]);
     assert_eq!(kinds(AnswerPiece::from_frame), [Kind::AnswerPiece]);
+    assert_eq!(kinds(CodeRequest::from_frame), [Kind::CodeRequest]);
+    assert_eq!(kinds(CodePart::from_frame), [Kind::CodePart]);
 }
 
 // ---------------------------------------------------------------- A3: length prefixes
@@ -284,11 +289,12 @@ fn a3_huge_prefix_of_a_text_is_refused_without_allocation() {
 fn a3_huge_prefix_of_bytes_is_refused_without_allocation() {
     let chunk = body_of(&golden("LOG_CHUNK"));
     let at = chunk.len() - 10;
-    let bytes: [(Kind, Vec<u8>); 4] = [
+    let bytes: [(Kind, Vec<u8>); 5] = [
         (Kind::RenewRequest, HUGE.to_vec()),
         (Kind::AnswerPiece, HUGE.to_vec()),
         (Kind::Renewed, [&[1, 0x30], &HUGE[..]].concat()),
         (Kind::LogChunk, [&chunk[..at], &HUGE].concat()),
+        (Kind::CodePart, [&[0], &HUGE[..]].concat()),
     ];
     assert_eq!(chunk[at], 9, "the prefix of the chunk's bytes");
     for (kind, body) in bytes {
@@ -522,5 +528,11 @@ proptest! {
     fn answers_round_trip(head in generated::answer_head(), piece in generated::answer_piece()) {
         round_trip(&Message::AnswerHead(head))?;
         round_trip(&Message::AnswerPiece(piece))?;
+    }
+
+    #[test]
+    fn code_round_trips(request in generated::code_request(), part in generated::code_part()) {
+        round_trip(&Message::CodeRequest(request))?;
+        round_trip(&Message::CodePart(part))?;
     }
 }

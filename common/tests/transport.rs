@@ -344,7 +344,7 @@ async fn a2_an_unknown_stream_kind_breaks_only_its_stream() {
     let raw = RawAgent::honest(&authority);
     let (ours, theirs) = raw.connected(&site).await;
     theirs.raise_limits();
-    for byte in [0, 6, 0xff] {
+    for byte in [0, 7, 0xff] {
         let mut stream = ours.open_uni().await.expect("a stream");
         stream.write_all(&[byte]).await.expect("written");
         let unknown = theirs.accept_uni().await.expect("a stream");

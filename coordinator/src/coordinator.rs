@@ -29,6 +29,7 @@ use crate::request::PathRules;
 use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::store::{Store, StoreError};
+use crate::trees::Trees;
 
 /// A coordinator that serves.
 pub struct Coordinator {
@@ -71,6 +72,8 @@ impl Coordinator {
         let https = listener::tls_config(config, &ca)?;
         let endpoint = Endpoint::server(config.quic, tls, &ca.reset_key())?;
         let quic = endpoint.local_address().context("QUIC address")?;
+        let code = config.state_dir.join("code");
+        let trees = Trees::open(code).context("the directory of code")?;
         let server = Server::new(Parts {
             driver: driver.handle.clone(),
             board: driver.board.clone(),
@@ -78,6 +81,7 @@ impl Coordinator {
             agents: agents.clone(),
             telemetry: telemetry.clone(),
             logs: logs.clone(),
+            trees: trees.clone(),
             ca,
             era,
             heartbeat_ms: config.heartbeat_ms,
@@ -96,6 +100,7 @@ impl Coordinator {
             agents,
             packages: Packages::open(config.state_dir.join("packages"))
                 .context("the directory of packages")?,
+            trees,
             paths: PathRules {
                 shared_root: config.shared_root.clone(),
                 extra_roots: config.extra_roots.clone(),

@@ -20,3 +20,4 @@ pub mod secrets;
 pub mod server;
 pub mod session;
 pub mod store;
+pub mod trees;

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gangline_common::ids::{Epoch, GangId, NodeId};
 use gangline_common::tls::sha256;
 use gangline_common::wire::v1::{
-    Argument, Assignment, DesiredGang, DesiredHeader, Entrypoint, GuestAssignment, GuestJob,
-    GuestOrder, Launcher, MemberAssignment, Order, Piece, Secret,
+    Argument, Assignment, CodeTree, DesiredGang, DesiredHeader, Entrypoint, GuestAssignment,
+    GuestJob, GuestOrder, Launcher, MemberAssignment, Order, Piece, Secret,
 };
 use tokio::sync::watch;
 
@@ -164,6 +164,7 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         argv: if launcher == Launcher::Command { arguments(request) } else { Vec::new() },
         env: environment(request, gang.attempt),
         workdir: request.workdir.clone(),
+        code: code(job),
         job_directory: request.job_directory.clone(),
         checkpoint_directory: request.checkpoint_directory.clone(),
         directories: request.directories.clone(),
@@ -247,12 +248,21 @@ fn guest_job(job: &Job, guest: &Guest, gang: &Gang, attempt: u32) -> GuestJob {
         addresses: guest.shares.iter().filter_map(|share| address(share.rank)).collect(),
         env: environment(request, attempt),
         workdir: request.workdir.clone(),
+        code: code(job),
         job_directory: request.job_directory.clone(),
         checkpoint_directory: request.checkpoint_directory.clone(),
         directories: request.directories.clone(),
         config_files: config_files(request),
         grace_ms: request.grace_ms,
     }
+}
+
+/// The job's code, and the shared root below which the job's own directory is.
+fn code(job: &Job) -> Option<CodeTree> {
+    let tree = job.request.tree.clone()?;
+    let directory = job.request.job_directory.as_deref();
+    let shared_root = directory.and_then(|path| path.strip_suffix(&format!("/jobs/{}", job.id)));
+    Some(CodeTree { tree, shared_root: shared_root.map(str::to_owned), user: job.user.clone() })
 }
 
 fn arguments(request: &JobRequest) -> Vec<Argument> {

@@ -66,6 +66,11 @@ impl PackageName {
             && (name.ends_with(".zip") || name.ends_with(".whl"));
         (protocol == "gcs" && good).then(|| PackageName { protocol: "gcs", name: name.to_owned() })
     }
+
+    /// Whether it is a directory, and not a wheel.
+    pub fn is_zip(&self) -> bool {
+        self.name.ends_with(".zip")
+    }
 }
 
 #[derive(Clone)]

@@ -59,11 +59,32 @@ pub fn resolve_paths(
         None if spec.kind != Kind::Job => None,
         None => job_directory.as_ref().map(|directory| format!("{directory}/checkpoints")),
     };
-    if let Some(code) = code_path(spec) {
-        allowed(code, rules, "/code/path", "code")?;
-    }
+    check_code(spec, rules)?;
     check_template(spec, checkpoint_directory.as_deref())?;
     Ok(ResolvedPaths { job_directory, checkpoint_directory })
+}
+
+/// Code is on the nodes below an allowed root, or here; where else it is, nobody here can look.
+fn check_code(spec: &JobSpec, rules: &PathRules) -> Result<(), SpecErrors> {
+    let Some(code) = &spec.code else { return Ok(()) };
+    let (field, place) = code.source.field();
+    match &code.source {
+        CodeSource::Path(path) => allowed(trimmed(path), rules, "/code/path", "code").map(drop),
+        CodeSource::Tree(_) if spec.cluster.is_some() && rules.shared_root.is_none() => {
+            let message =
+                "a job on a cluster brings its code through the shared root, and there is none";
+            let hint =
+                "set `shared_root` in the coordinator's configuration, or leave out `cluster`";
+            Err(refusal_at(&format!("/code/{field}"), message.to_owned(), hint.to_owned()))
+        }
+        CodeSource::Tree(_) => Ok(()),
+        CodeSource::Snapshot(_) | CodeSource::Zip(_) => {
+            let message = format!("`{place}` is on the sender's machine, not here");
+            let hint = "submit with `gangline submit`, which uploads it; the API takes the name of \
+                        a tree, `blake3:` and 64 digits";
+            Err(refusal_at(&format!("/code/{field}"), message, hint.to_owned()))
+        }
+    }
 }
 
 /// A template that writes training checkpoints needs a directory for them, and one that Hydra takes
@@ -169,6 +190,7 @@ pub fn job_request(
         env: environment(spec, owner, paths.job_directory.as_deref()),
         secrets: spec.secrets.clone(),
         workdir: spec.workdir.clone().or_else(|| code_path(spec).map(str::to_owned)),
+        tree: tree(spec).map(str::to_owned),
         job_directory: paths.job_directory,
         checkpoint_directory: paths.checkpoint_directory,
         directories: spec.tracking.directories().into_iter().map(str::to_owned).collect(),
@@ -191,8 +213,15 @@ fn pieces(argument: &gangline_spec::Argument) -> Argument {
 fn code_path(spec: &JobSpec) -> Option<&str> {
     match &spec.code.as_ref()?.source {
         CodeSource::Path(path) => Some(trimmed(path)),
-        // Refused by the spec until they are sent.
-        CodeSource::Snapshot(_) | CodeSource::Zip(_) => None,
+        CodeSource::Tree(_) | CodeSource::Snapshot(_) | CodeSource::Zip(_) => None,
+    }
+}
+
+/// The tree with the job's code, by name. Where it lies is known to the agents.
+pub fn tree(spec: &JobSpec) -> Option<&str> {
+    match &spec.code.as_ref()?.source {
+        CodeSource::Tree(name) => Some(name),
+        CodeSource::Path(_) | CodeSource::Snapshot(_) | CodeSource::Zip(_) => None,
     }
 }
 
@@ -326,11 +355,20 @@ mod tests {
         assert_eq!(more.workdir.as_deref(), Some("/data"));
         assert_eq!(more.env, [("PYTHONPATH".to_owned(), "/fast/code:/lib".to_owned())]);
 
+        let name = format!("blake3:{}", "0f".repeat(32));
+        let tree = request(&spec(&format!("code: {{snapshot: '{name}'}}")));
+        assert_eq!((tree.tree, tree.workdir, tree.env), (Some(name), None, Vec::new()));
+
         let resolve = |text: &str| resolve_paths(&spec(text), &job, "rlhf", &rules());
         assert!(resolve("code: {path: /fast/code/v2/}").is_ok());
         for outside in ["/etc", "/home/a/.ssh", "/fast", "/fastother/x"] {
             let error = resolve(&format!("code: {{path: {outside}}}")).unwrap_err();
             assert_eq!(error.errors[0].pointer, "/code/path", "{outside}");
+        }
+        for (elsewhere, pointer) in [("snapshot: .", "/code/snapshot"), ("zip: a", "/code/zip")] {
+            let error = resolve(&format!("code: {{{elsewhere}}}")).unwrap_err();
+            assert_eq!(error.errors[0].pointer, pointer);
+            assert!(error.errors[0].hint.as_ref().unwrap().contains("gangline submit"));
         }
     }
 

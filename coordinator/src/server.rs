@@ -24,6 +24,7 @@ use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::outbox::Outbox;
 use crate::session;
+use crate::trees::Trees;
 
 /// Connections without a certificate at a time; more are refused (A6, A7).
 const JOINING: usize = 64;
@@ -42,6 +43,7 @@ pub struct Parts {
     pub agents: Agents,
     pub telemetry: Telemetry,
     pub logs: Logs,
+    pub trees: Trees,
     pub ca: Ca,
     pub era: u32,
     pub heartbeat_ms: u32,

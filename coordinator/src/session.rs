@@ -1,4 +1,6 @@
-//! One connection of one agent: handshake, control stream, data streams, until it closes.
+//! One connection of one agent: handshake, control stream, data streams, code, until it closes.
+
+mod code;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -133,6 +135,7 @@ async fn serve(
         result = write_control(&mut sender, outgoing, orders, known) => result,
         result = read_control(server, &mut receiver, &agent, number, &control) => result,
         result = accept_data(server, connection, &agent, &control) => result,
+        result = code::serve_all(server, connection, &agent) => result.map_err(SessionError::from),
     }
 }
 

@@ -321,9 +321,11 @@ async fn nothing_is_ignored_in_silence() {
     let env = |part: &str, value: Value| with("runtime_env", json!({part: value}));
     for (body, word) in [
         (
-            env("working_dir", json!("gcs://_ray_pkg_0.zip")),
-            "runtime_env.working_dir is not available yet",
+            env("working_dir", json!("s3://bucket/code.zip")),
+            "runtime_env.working_dir `\"s3://bucket/code.zip\"` is not available yet",
         ),
+        (env("working_dir", json!("gcs://_ray_pkg_0.zip")), "has not been uploaded"),
+        (env("working_dir", json!("gcs://x-1.0-py3-none-any.whl")), "is not available yet"),
         (env("py_modules", json!(["gcs://_ray_pkg_0.zip"])), "PYTHONPATH"),
         (env("pip", json!(["numpy"])), "image"),
         (env("uv", json!({"packages": []})), "runtime_env.uv"),

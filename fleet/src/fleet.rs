@@ -40,6 +40,8 @@ pub struct FleetOptions {
     pub address: Option<IpAddr>,
     /// Directory of the artefacts; below the fleet's own directory when absent.
     pub shared_root: Option<PathBuf>,
+    /// The nodes share nothing.
+    pub without_shared_root: bool,
     /// Lines of the coordinator's configuration file.
     pub coordinator_config: String,
     /// `GANGLINE_LOG` of every program; this process's own when absent.
@@ -137,9 +139,10 @@ impl Fleet {
             .arg("--state-dir")
             .arg(self.state_dir())
             .args(["--http", &self.http.to_string(), "--quic", &self.quic.to_string()])
-            .arg("--shared-root")
-            .arg(self.shared_root())
             .env(FLEET_VARIABLE, self.directory.path());
+        if !self.options.without_shared_root {
+            command.arg("--shared-root").arg(self.shared_root());
+        }
         if let Some(level) = &self.options.log {
             command.env("GANGLINE_LOG", level);
         }

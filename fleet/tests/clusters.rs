@@ -46,6 +46,22 @@ while not os.path.exists(sys.argv[2]):
 print("done", flush=True)
 "#;
 
+/// Imports a module of its own code and reads a file beside it, here and in an actor.
+const OWN_CODE: &str = r#"
+import ray
+from own.word import WORD
+ray.init()
+
+@ray.remote
+class Actor:
+    def tell(self):
+        from own.word import WORD
+        return WORD
+
+print("driver", WORD, open("data.txt").read(), "actor", ray.get(Actor.remote().tell.remote()))
+open("written.txt", "w").write(WORD)
+"#;
+
 /// What the jobs of these tests share.
 struct Scene {
     fleet: Fleet,
@@ -218,5 +234,36 @@ async fn a_job_that_fails_or_cannot_start_fails_alone() -> TestResult {
     let ended = scene.api.wait_job(&long, &["CANCELLED"], SHORT).await?;
     let reason = ended["reason"].as_str().context("reason")?;
     ensure!(reason.contains("its cluster dev ended"), "{reason}");
+    scene.fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn a_job_brings_its_code_to_a_cluster() -> TestResult {
+    let (scene, cluster) = Scene::standing().await?;
+    let _slot = slots::heavy().await?;
+    let project = scene.fleet.path("project");
+    std::fs::create_dir_all(project.join("own"))?;
+    std::fs::write(project.join("main.py"), OWN_CODE)?;
+    std::fs::write(project.join("data.txt"), "data")?;
+    let spec = "{name: own, cluster: dev, code: {snapshot: .}, command: [python, main.py]}";
+    std::fs::write(project.join("spec.yaml"), spec)?;
+    for word in ["mush", "gee"] {
+        std::fs::write(project.join("own/word.py"), format!("WORD = '{word}'\n"))?;
+        let submitted = std::process::Command::new(&scene.fleet.binaries.cli)
+            .args(["--address", &scene.fleet.url(), "--token-file"])
+            .arg(scene.fleet.admin_token_file())
+            .args(["submit", "--id", word, "-o", "name"])
+            .arg(project.join("spec.yaml"))
+            .env("XDG_CACHE_HOME", scene.fleet.path("cache"))
+            .output()?;
+        let said = String::from_utf8_lossy(&submitted.stderr);
+        ensure!(submitted.status.success(), "{said}");
+        scene.api.wait_job(word, &["SUCCEEDED"], RAY).await?;
+        logs(&scene.api, word, &format!("driver {word} data actor {word}")).await?;
+        let job = scene.fleet.shared_root().join("jobs").join(word);
+        assert_eq!(std::fs::read_to_string(job.join("work/written.txt"))?, word);
+    }
+    scene.api.stop(&cluster).await?;
+    scene.api.wait_job(&cluster, &["CANCELLED"], SHORT).await?;
     scene.fleet.assert_clean().await
 }

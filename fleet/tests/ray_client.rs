@@ -145,16 +145,10 @@ async fn the_ray_command_works() -> TestResult {
 async fn the_ray_command_says_what_is_wrong() -> TestResult {
     let fleet = ray_fleet().await?;
     let user = RayUser::of(&fleet).await?;
-    let code = fleet.path("code");
-    std::fs::create_dir(&code)?;
-    std::fs::write(code.join("train.py"), "print('never run')\n")?;
-    let code = code.to_str().context("path")?;
-    let working_dir = user.job(&["submit", "--working-dir", code, "--", "true"]).await?;
-    ensure!(!working_dir.success, "the working directory is not available");
-    contains(&working_dir.text, &["runtime_env.working_dir is not available yet", "cd DIRECTORY"])?;
-    // The second time the client finds its upload there.
-    let again = user.job(&["submit", "--working-dir", code, "--", "true"]).await?;
-    contains(&again.text, &["already exists, skipping upload"])?;
+    let bucket = r#"{"working_dir": "s3://bucket/code.zip"}"#;
+    let remote = user.job(&["submit", "--runtime-env-json", bucket, "--", "true"]).await?;
+    ensure!(!remote.success, "nobody fetches a working directory from elsewhere");
+    contains(&remote.text, &["runtime_env.working_dir", "is not available yet"])?;
     let elsewhere = user.job_at("/profile/2xmany", &["list"]).await?;
     ensure!(!elsewhere.success, "there is no such profile");
 
@@ -192,6 +186,70 @@ async fn a_standing_cluster_takes_jobs_of_the_ray_command() -> TestResult {
     api.wait_job("own", &["SUCCEEDED"], RAY).await?;
     api.stop(&cluster).await?;
     api.wait_job(&cluster, &["CANCELLED"], SHORT).await?;
+    fleet.assert_clean().await
+}
+
+/// Half of it of the kind that packs well, half of the kind that does not.
+const DATA_BYTES: usize = 50 << 20;
+
+/// Imports a module of its directory and reads its data, here and in a task on the other node.
+const TRAIN: &str = r#"
+import hashlib, os, ray
+from pkg.lines import WORD
+ray.init()
+
+@ray.remote(num_gpus=1)
+def there():
+    from pkg.lines import WORD
+    return WORD, hashlib.sha256(open("pkg/data.bin", "rb").read()).hexdigest()
+
+here = (WORD, hashlib.sha256(open("pkg/data.bin", "rb").read()).hexdigest())
+agree = set(ray.get([there.remote() for _ in range(2)])) == {here}
+print("tasks agree", agree, *here, flush=True)
+open("result.txt", "w").write(WORD)
+"#;
+
+#[tokio::test]
+async fn a_working_directory_of_50_mb_is_uploaded_and_run() -> TestResult {
+    let fleet = ray_fleet().await?;
+    let _slot = slots::heavy().await?;
+    let user = RayUser::of(&fleet).await?;
+    let code = fleet.path("code");
+    std::fs::create_dir_all(code.join("pkg"))?;
+    let mut seed = 7u64;
+    let mut next = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as u8
+    };
+    let mut data: Vec<u8> = (0..DATA_BYTES / 2).map(|_| next()).collect();
+    data.resize(DATA_BYTES, b'.');
+    std::fs::write(code.join("pkg/data.bin"), &data)?;
+    std::fs::write(code.join("pkg/__init__.py"), "")?;
+    std::fs::write(code.join("pkg/lines.py"), "WORD = 'mush'\n")?;
+    std::fs::write(code.join("train.py"), TRAIN)?;
+    let hash = data_encoding::HEXLOWER.encode(&gangline_common::tls::sha256(&data));
+    let directory = code.to_str().context("path")?;
+    let submit = ["submit", "--working-dir", directory, "--", "python", "train.py"];
+    let ran = user.job_at("/profile/2x1", &submit).await?;
+    ensure!(ran.success, "{}", ran.text);
+    contains(&ran.text, &["tasks agree True mush", &hash, "succeeded"])?;
+    // What the job wrote is not in its code, which the next job finds as it was.
+    std::fs::write(code.join("pkg/lines.py"), "WORD = 'gee'\n")?;
+    let ran = user.job_at("/profile/2x1", &submit).await?;
+    contains(&ran.text, &["tasks agree True gee", &hash, "succeeded"])?;
+    let mut words = Vec::new();
+    for tree in std::fs::read_dir(fleet.shared_root().join("users/admin/code"))? {
+        let tree = tree?.path();
+        if tree.is_dir() {
+            words.push(std::fs::read_to_string(tree.join("pkg/lines.py"))?);
+            ensure!(!tree.join("result.txt").exists(), "the job wrote into its code");
+        }
+    }
+    words.sort();
+    assert_eq!(words, ["WORD = 'gee'\n", "WORD = 'mush'\n"]);
+    // The second time the client finds its upload there.
+    let again = user.job_at("/profile/2x1", &submit).await?;
+    contains(&again.text, &["already exists, skipping upload", "succeeded"])?;
     fleet.assert_clean().await
 }
 

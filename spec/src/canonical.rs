@@ -132,11 +132,12 @@ impl CodeSpec {
         let mut out = Object::default();
         let (field, place) = self.source.field();
         out.put(field, Some(json!(place)));
+        out.put("commit", self.commit.as_ref().map(|commit| json!(commit)));
         if let CodeSource::Snapshot(_) = self.source {
             out.put("git", Some(json!(if self.record_git { "auto" } else { "off" })));
             out.put("include", not_empty(json!(self.include)));
         }
-        if !matches!(self.source, CodeSource::Path(_)) {
+        if !matches!(self.source, CodeSource::Path(_) | CodeSource::Tree(_)) {
             out.put("max_size", Some(json!(units::write_size(self.max_bytes))));
         }
         out.finish()

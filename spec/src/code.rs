@@ -15,8 +15,44 @@ pub struct CodeSpec {
     pub include: Vec<String>,
     /// Most bytes to send; nothing is sent for [`CodeSource::Path`].
     pub max_bytes: u64,
-    /// Whether the commit and the local changes are recorded; only for a snapshot.
+    /// Whether the commit is recorded; only for a snapshot.
     pub record_git: bool,
+    /// Commit that a tree was made of, with [`CHANGED`] behind it when files were not as committed.
+    pub commit: Option<String>,
+}
+
+impl CodeSpec {
+    /// Code that the coordinator has.
+    #[must_use]
+    pub fn of_tree(name: String, commit: Option<String>) -> Self {
+        Self {
+            source: CodeSource::Tree(name),
+            include: Vec::new(),
+            max_bytes: DEFAULT_MAX_CODE_BYTES,
+            record_git: false,
+            commit,
+        }
+    }
+}
+
+/// What stands behind a commit when some file was not as it is there.
+pub const CHANGED: &str = "+changed";
+
+/// What the name of a tree begins with, in `code.snapshot`.
+const TREE_PREFIX: &str = "blake3:";
+/// The form of the name of a tree, for people.
+pub(crate) const TREE_FORM: &str = "`blake3:` and 64 digits 0-9 a-f";
+
+/// Whether `text` names a tree: 64 hexadecimal digits behind the prefix.
+pub(crate) fn is_tree_name(text: &str) -> bool {
+    let digits = text.strip_prefix(TREE_PREFIX).unwrap_or_default();
+    digits.len() == 64 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether `text` is a commit as `code.commit` has it.
+pub(crate) fn is_commit(text: &str) -> bool {
+    let id = text.strip_suffix(CHANGED).unwrap_or(text);
+    matches!(id.len(), 40 | 64) && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// One place of code.
@@ -24,6 +60,8 @@ pub struct CodeSpec {
 pub enum CodeSource {
     /// A directory of the sender, relative to the spec or absolute.
     Snapshot(String),
+    /// The same once the coordinator has it: the name of a tree.
+    Tree(String),
     /// An absolute directory that all nodes have.
     Path(String),
     /// An archive of the sender, relative to the spec or absolute.
@@ -31,11 +69,16 @@ pub enum CodeSource {
 }
 
 impl CodeSource {
+    /// What stands in `code.snapshot`: the name of a tree, or a directory.
+    pub(crate) fn snapshot(text: String) -> Self {
+        if text.starts_with(TREE_PREFIX) { Self::Tree(text) } else { Self::Snapshot(text) }
+    }
+
     /// The field of the spec and its value.
     #[must_use]
     pub fn field(&self) -> (&'static str, &str) {
         match self {
-            Self::Snapshot(text) => ("snapshot", text),
+            Self::Snapshot(text) | Self::Tree(text) => ("snapshot", text),
             Self::Path(text) => ("path", text),
             Self::Zip(text) => ("zip", text),
         }

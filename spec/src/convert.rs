@@ -193,6 +193,7 @@ fn read_code(section: &Reader<'_>, out: &mut Problems) -> Option<CodeSpec> {
     let include = section.get("include").and_then(|cell| cell.texts(out)).unwrap_or_default();
     let max_bytes = section.get("max_size").and_then(|cell| cell.size(out));
     let git = section.get("git").and_then(|cell| cell.word(&GIT_WORDS, out));
+    let commit = section.get("commit").and_then(|cell| cell.text(out));
     let mut source: Option<CodeSource> = None;
     for name in ["snapshot", "path", "zip"] {
         let Some(cell) = section.get(name) else {
@@ -207,30 +208,31 @@ fn read_code(section: &Reader<'_>, out: &mut Problems) -> Option<CodeSpec> {
             return None;
         }
         source = Some(match name {
-            "snapshot" => CodeSource::Snapshot(place),
+            "snapshot" => CodeSource::snapshot(place),
             "path" => CodeSource::Path(place),
             _ => CodeSource::Zip(place),
         });
     }
     let Some(source) = source else {
-        if ["snapshot", "zip"].iter().any(|name| section.has(name)) {
-            // It says where, in a way that is not built yet, and that has been told.
-            return None;
-        }
         let hint = Some("add `snapshot: .`, `path: DIR` or `zip: FILE`".to_owned());
         out.key(Code::MISSING, "/code", "`code` does not say where the code is", hint);
         return None;
     };
     // What does nothing for this place would be accepted in silence.
     let idle: &[&str] = match source {
-        CodeSource::Snapshot(_) => &[],
-        CodeSource::Zip(_) => &["include", "git"],
-        CodeSource::Path(_) => &["include", "git", "max_size"],
+        CodeSource::Snapshot(_) => &["commit"],
+        CodeSource::Tree(_) => &["include", "git", "max_size"],
+        CodeSource::Zip(_) => &["include", "git", "commit"],
+        CodeSource::Path(_) => &["include", "git", "max_size", "commit"],
     };
     for name in idle {
         if section.get(name).is_some() {
             let (place, _) = source.field();
-            let message = format!("`code.{name}` does nothing with `code.{place}`");
+            let what = match source {
+                CodeSource::Tree(_) => "code that was sent before".to_owned(),
+                _ => format!("`code.{place}`"),
+            };
+            let message = format!("`code.{name}` does nothing with {what}");
             out.key(Code::CONFLICT, &section.pointer(name), message, Some("leave it out".into()));
         }
     }
@@ -239,6 +241,7 @@ fn read_code(section: &Reader<'_>, out: &mut Problems) -> Option<CodeSpec> {
         max_bytes: max_bytes.unwrap_or(DEFAULT_MAX_CODE_BYTES),
         source,
         include,
+        commit,
     })
 }
 

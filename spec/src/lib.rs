@@ -47,7 +47,7 @@ mod yaml;
 
 pub use arguments::{Argument, TEMPLATE_VARIABLES, VariableError, expand_variables};
 pub use checks::is_env_name;
-pub use code::{CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, Reward};
+pub use code::{CHANGED, CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, Reward};
 pub use error::{Code, MAX_ERRORS, SpecError, SpecErrors};
 pub use fields::{Features, not_yet_fields, not_yet_fields_with};
 pub use import::{Imported, from_sky, from_slurm, name_from};

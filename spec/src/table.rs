@@ -273,33 +273,31 @@ pub(crate) static QUEUE: Section = Section {
 pub(crate) static CODE: Section = Section {
     name: "code",
     fields: &[
-        waits(
+        built(
             "snapshot",
             Shape::Text,
-            "A directory of the sender, sent by content.",
-            Some("put the code on a shared path and name it with `code.path`"),
+            "A directory beside the spec, which `gangline submit` sends by content; or the name \
+             that it got, `blake3:` and 64 digits.",
         ),
         built(
             "path",
             Shape::Path,
             "A directory that all nodes have: the working directory, and first in PYTHONPATH.",
         ),
-        waits(
-            "zip",
-            Shape::Text,
-            "An archive of the sender.",
-            Some("unpack it on a shared path and name it with `code.path`"),
-        ),
-        waits(
+        built("zip", Shape::Text, "An archive beside the spec, which `gangline submit` sends."),
+        built(
             "include",
             Shape::List(&Shape::Text),
             "Patterns of ignored files to send all the same.",
-            None,
         ),
-        waits("max_size", Shape::Size, "Refuse to send more than this.", None)
-            .default("\"200MiB\""),
-        waits("git", Shape::Words(&GIT_WORDS), "Record the commit and the local changes.", None)
+        built("max_size", Shape::Size, "Refuse to send more than this.").default("\"200MiB\""),
+        built("git", Shape::Words(&GIT_WORDS), "Record the commit of the snapshot.")
             .default("\"auto\""),
+        built(
+            "commit",
+            Shape::Text,
+            "Written by Gangline: the commit of the snapshot, and `+changed` when files differed.",
+        ),
     ],
 };
 

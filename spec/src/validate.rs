@@ -11,7 +11,7 @@ use crate::checks::{
     selects_job,
 };
 pub(crate) use crate::checks::{check_count, dotted};
-use crate::code::{CodeSource, CodeSpec};
+use crate::code::{CodeSource, CodeSpec, TREE_FORM, is_commit, is_tree_name};
 use crate::error::{Code, Problems, quoted};
 use crate::job::{
     CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, Expansion, JobSpec, Kind, Resources,
@@ -169,6 +169,11 @@ fn check_code(code: &CodeSpec, out: &mut Problems) {
         CodeSource::Snapshot(_) | CodeSource::Zip(_) => {
             check_text(&pointer, place, MAX_PATH_BYTES, out);
         }
+        CodeSource::Tree(_) => check_form(&pointer, place, is_tree_name(place), TREE_FORM, out),
+    }
+    if let Some(commit) = &code.commit {
+        let form = "a commit of git: 40 or 64 digits 0-9 a-f, and perhaps `+changed`";
+        check_form("/code/commit", commit, is_commit(commit), form, out);
     }
     check_items("/code/include", code.include.len(), out);
     for (index, pattern) in code.include.iter().enumerate() {

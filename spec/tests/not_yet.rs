@@ -17,11 +17,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("queue.max_wait", "queue: {max_wait: 7d}", "/queue/max_wait"),
     ("timeout", "timeout: 3d", "/timeout"),
     ("idle_policy", "idle_policy: {min_gpu_util: 10%, window: 1h, action: notify}", "/idle_policy"),
-    ("code.snapshot", "code: {snapshot: .}", "/code/snapshot"),
-    ("code.zip", "code: {zip: a.zip}", "/code/zip"),
-    ("code.include", "code: {include: [configs/**], path: /a}", "/code/include"),
-    ("code.max_size", "code: {max_size: 200MiB, path: /a}", "/code/max_size"),
-    ("code.git", "code: {git: auto, path: /a}", "/code/git"),
     ("files", "files: [{src: ~/t, dest: /run/t, mode: '0600'}]", "/files"),
     ("mounts_required", "mounts_required: [/data, /ckpt]", "/mounts_required"),
     ("setup", "setup: uv pip install -e .", "/setup"),
@@ -119,18 +114,7 @@ fn every_planned_field_has_a_case() {
 fn only_these_fields_wait_for_the_coordinator() {
     let still: Vec<String> = not_yet_fields_with(Features::All).collect();
     let waiting: Vec<String> = not_yet_fields().filter(|field| !still.contains(field)).collect();
-    assert_eq!(
-        waiting,
-        [
-            "timeout",
-            "reward",
-            "code.snapshot",
-            "code.zip",
-            "code.include",
-            "code.max_size",
-            "code.git",
-        ]
-    );
+    assert_eq!(waiting, ["timeout", "reward"]);
     let queue = ["preemptible", "after", "not_before", "hold", "max_wait"];
     for field in queue {
         assert!(still.contains(&format!("queue.{field}")), "{field}");

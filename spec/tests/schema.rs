@@ -178,6 +178,10 @@ fn documented_defaults_are_the_real_ones() {
             let (key, above) = path.split_last().unwrap();
             let mut inner = Map::new();
             inner.extend(last.map(|value| (key.clone(), value)));
+            // What its section cannot do without.
+            if above == ["code"] {
+                inner.insert("snapshot".to_owned(), json!("."));
+            }
             let mut value = Value::Object(inner);
             for key in above.iter().rev() {
                 value = json!({ key: value });

@@ -71,6 +71,7 @@ impl Link {
         self.show(true, None);
         // The coordinator says anew what it has; it may be less than before.
         self.acks.clear();
+        self.channels.connection.send_replace(Some(connection.clone()));
 
         let pace = Duration::from_millis(welcome.heartbeat_ms.into())
             .clamp(HEARTBEAT_FLOOR, HEARTBEAT_CEILING);

@@ -75,6 +75,7 @@ impl Agent {
             tail: tail_receiver,
             ray: RayClusters::default(),
             status,
+            connection: watch::channel(None).0,
             ending: ending.clone(),
         };
         let state_dir = tempfile::tempdir().unwrap();
@@ -372,6 +373,7 @@ async fn another_version_is_asked_slowly() {
             tail: tail.subscribe(),
             ray: RayClusters::default(),
             status: watch::channel(LinkStatus::default()).0,
+            connection: watch::channel(None).0,
             ending: CancellationToken::new(),
         },
     );

@@ -23,6 +23,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
+use crate::code;
 use crate::supervisor::files;
 use crate::supervisor::process::{self, ProcessId};
 
@@ -42,6 +43,8 @@ pub enum Kind {
     Shim = b's' as isize,
     /// Gets its end of a socket pair as fd 0 and 1.
     Helper = b'h' as isize,
+    /// The same, for one that writes code.
+    CodeHelper = b'c' as isize,
 }
 
 /// One birth. A helper has neither mark nor directory.
@@ -66,6 +69,7 @@ impl Request {
         let kind = match kind {
             b's' => Kind::Shim,
             b'h' => Kind::Helper,
+            b'c' => Kind::CodeHelper,
             _ => return None,
         };
         let end = rest.iter().position(|&byte| byte == 0)?;
@@ -178,7 +182,7 @@ fn live(request: &Request, fd: OwnedFd) -> ExitCode {
     // process are its own, and the nursery's socket, fd 0, must not live on in it.
     let prepared = unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        let last = if request.kind == Kind::Helper { 1 } else { 0 };
+        let last = if request.kind == Kind::Shim { 0 } else { 1 };
         (0..=last).all(|stream| libc::dup2(fd.as_raw_fd(), stream) >= 0)
     };
     drop(fd);
@@ -187,6 +191,7 @@ fn live(request: &Request, fd: OwnedFd) -> ExitCode {
     }
     match request.kind {
         Kind::Helper => files::helper_main(),
+        Kind::CodeHelper => code::helper_main(),
         Kind::Shim => {
             write_mark(&request.mark);
             // Only what `ps` shows.
@@ -226,9 +231,11 @@ mod tests {
 
     #[test]
     fn requests_come_back() {
-        for (kind, mark, directory) in
-            [(Kind::Shim, "g-1:1.2:rank-0", "/var/lib/x y"), (Kind::Helper, "", "")]
-        {
+        for (kind, mark, directory) in [
+            (Kind::Shim, "g-1:1.2:rank-0", "/var/lib/x y"),
+            (Kind::Helper, "", ""),
+            (Kind::CodeHelper, "", ""),
+        ] {
             let request = Request { kind, mark: mark.to_owned(), directory: directory.into() };
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }

@@ -55,6 +55,13 @@ impl Nursery {
         self.bear(&request, stream)
     }
 
+    /// As [`Nursery::helper`], for one that writes code (`crate::code`). Blocks.
+    pub fn code_helper(&self, stream: impl AsFd) -> io::Result<Option<ProcessId>> {
+        let request =
+            Request { kind: Kind::CodeHelper, mark: String::new(), directory: PathBuf::new() };
+        self.bear(&request, stream)
+    }
+
     fn bear(&self, request: &Request, fd: impl AsFd) -> io::Result<Option<ProcessId>> {
         // Nothing in here panics between a request and its answer.
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,12 +3,13 @@
 use std::path::{Component, Path, PathBuf};
 
 use gangline_common::ids::{MemberId, PortBlock};
-use gangline_common::wire::v1::{Launcher, Refusal};
+use gangline_common::wire::v1::{Assignment, Launcher, Refusal};
 
 use super::environment::{self, Environment};
 use super::files::{LogCopy, Operation};
 use super::ports::{self, FixedPort};
 use super::{MemberPlan, SupervisorConfig};
+use crate::code;
 use crate::shim::record::{Launch, StopSignal};
 
 /// Ray puts sockets below its temp dir, whose paths may not exceed 107 bytes.
@@ -38,6 +39,8 @@ pub struct Places {
     pub temp: PathBuf,
     /// Where Ray's token is.
     pub token: PathBuf,
+    /// The job's code lies below it when there is no shared root.
+    pub code: PathBuf,
 }
 
 fn impossible<T>(reason: impl Into<String>) -> Result<T, Refusal> {
@@ -75,20 +78,21 @@ pub fn build(
             let argv = argv.collect::<Result<_, _>>().or_else(|name| {
                 impossible(format!("`${name}` of the template has no value for this job"))
             })?;
-            (argv, environment::command_rank(plan, config, &base))
+            (argv, environment::command_rank(plan, config, &base, &places.code))
         }
         (Launcher::Ray, _) => {
             let Some(token) = places.token.to_str() else {
                 return impossible("the state directory's name is not valid UTF-8");
             };
-            let env = environment::ray_start(plan, config, &base, token);
+            let mut env = environment::ray_start(plan, config, &base, token);
+            env.extend(environment::code_root(assignment, &places.code));
             ray_start(plan, config, host, places, env)?
         }
     };
     check_exec(&argv, &env)?;
     let mut launch = Launch::new(argv, env.into_iter().collect(), working_directory(plan, places));
     launch.run_as = assignment.run_as;
-    launch.operations = operations(plan)?;
+    launch.operations = operations(plan, places)?;
     launch.log_copy = log_copy(plan);
     launch.stop_signal = match assignment.launcher {
         Launcher::Ray => StopSignal::Process,
@@ -115,8 +119,25 @@ fn working_directory(plan: &MemberPlan, places: &Places) -> PathBuf {
     match (&plan.assignment.workdir, plan.key.member) {
         // The head runs no code of the job, and its node may not have the directory at all.
         (Some(directory), MemberId::Rank(_)) => PathBuf::from(directory),
-        _ => places.temp.clone(),
+        (None, MemberId::Rank(_)) => work(plan, places).unwrap_or_else(|| places.temp.clone()),
+        (_, MemberId::Head) => places.temp.clone(),
     }
+}
+
+/// Where the job runs that brought its code: a directory with a link to each part of the code, so
+/// that what the job writes beside it does not end up in it.
+fn work(plan: &MemberPlan, places: &Places) -> Option<PathBuf> {
+    let assignment = &plan.assignment;
+    assignment.code.as_ref()?;
+    shared_work(assignment).or_else(|| Some(places.temp.join(WORK)))
+}
+
+const WORK: &str = "work";
+
+/// The same for a job with a directory that all nodes have.
+pub fn shared_work(assignment: &Assignment) -> Option<PathBuf> {
+    assignment.code.as_ref()?;
+    Some(Path::new(assignment.job_directory.as_ref()?).join(WORK))
 }
 
 /// What `execve` cannot take is refused before anything is started.
@@ -137,7 +158,7 @@ fn check_exec(argv: &[String], env: &Environment) -> Result<(), Refusal> {
 
 /// Directories and files below the job's directory. Only ranks make them: a head's node need not
 /// have the shared root.
-pub fn operations(plan: &MemberPlan) -> Result<Vec<Operation>, Refusal> {
+pub fn operations(plan: &MemberPlan, places: &Places) -> Result<Vec<Operation>, Refusal> {
     let MemberId::Rank(rank) = plan.key.member else { return Ok(Vec::new()) };
     let assignment = &plan.assignment;
     let mut operations = Vec::new();
@@ -155,6 +176,13 @@ pub fn operations(plan: &MemberPlan) -> Result<Vec<Operation>, Refusal> {
     }
     if let Some(directory) = &assignment.checkpoint_directory {
         make(PathBuf::from(directory));
+    }
+    if let (Some(tree), Some(work)) = (&assignment.code, work(plan, places)) {
+        let Some(from) = code::directory(tree, &places.code) else {
+            return impossible(format!("`{}` is not the name of a tree", tree.tree.escape_debug()));
+        };
+        make(work.clone());
+        operations.push(Operation::LinkAll { from, into: work });
     }
     let (0, Some(directory)) = (rank, &assignment.job_directory) else { return Ok(operations) };
     let config = Path::new(directory).join("config");

@@ -12,7 +12,11 @@ use super::{MemberPlan, SupervisorConfig, fixtures};
 use crate::shim::record::{Launch, StopSignal};
 
 fn places() -> Places {
-    Places { temp: "/tmp/gangline/g-1-1.1-0".into(), token: "/spool/auth_token".into() }
+    Places {
+        temp: "/tmp/gangline/g-1-1.1-0".into(),
+        token: "/spool/auth_token".into(),
+        code: "/tmp/gangline/g-1-1.1-0.code".into(),
+    }
 }
 
 fn host() -> HostFacts {

@@ -8,6 +8,7 @@ use gangline_common::wire::v1::{Argument, Assignment, Launcher, MemberAssignment
 
 use super::ports::{self, FixedPort};
 use super::{MemberPlan, SupervisorConfig};
+use crate::code;
 
 pub type Environment = BTreeMap<String, String>;
 
@@ -87,6 +88,30 @@ pub fn facts_of_gang(assignment: &Assignment) -> Environment {
     of_job(assignment)
 }
 
+/// Tells the processes of a Ray node where this node has the code.
+const CODE_ROOT: &str = "GANGLINE_CODE_ROOT";
+
+/// For `ray start`, when nodes have the code in places of their own.
+pub fn code_root(assignment: &Assignment, own_code: &Path) -> Option<(String, String)> {
+    let code = assignment.code.as_ref().filter(|code| code.shared_root.is_none());
+    code.map(|_| (CODE_ROOT.to_owned(), own_code.to_string_lossy().into_owned()))
+}
+
+/// Python keeps no caches beside code that never changes.
+fn no_caches(assignment: &Assignment) -> Option<(String, String)> {
+    let variable = ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned());
+    assignment.code.as_ref().map(|_| variable)
+}
+
+/// Code comes first, so that the job's own version of a package wins over the image's.
+fn put_first(env: &mut Environment, directory: &str) {
+    let path = match env.get("PYTHONPATH") {
+        Some(more) if !more.is_empty() => format!("{directory}:{more}"),
+        _ => directory.to_owned(),
+    };
+    env.insert("PYTHONPATH".to_owned(), path);
+}
+
 /// What every process below an entrypoint carries.
 pub fn attempt_mark(job: &JobId, attempt: u32) -> String {
     format!("{job}:{attempt}")
@@ -129,6 +154,7 @@ pub fn command_rank(
     plan: &MemberPlan,
     config: &SupervisorConfig,
     base: &Environment,
+    own_code: &Path,
 ) -> Environment {
     let assignment = &plan.assignment;
     let mut env = base.clone();
@@ -143,7 +169,11 @@ pub fn command_rank(
     if let MemberId::Rank(rank) = plan.key.member {
         env.insert("NODE_RANK".to_owned(), rank.to_string());
     }
+    env.extend(no_caches(assignment));
     env.extend(assignment.env.iter().cloned());
+    if let Some(directory) = assignment.code.as_ref().and_then(|c| code::directory(c, own_code)) {
+        put_first(&mut env, &directory.to_string_lossy());
+    }
     env.insert(MARK_VARIABLE.to_owned(), plan.key.mark());
     env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(&assignment.job, assignment.attempt));
     env
@@ -210,7 +240,15 @@ pub fn entrypoint(assignment: &Assignment) -> Environment {
     env.insert("RAY_OVERRIDE_JOB_RUNTIME_ENV".to_owned(), "1".to_owned());
     // A guest's own: that of `ray start` is its cluster's.
     env.insert("RAY_JOB_STOP_WAIT_TIME_S".to_owned(), grace_s(assignment));
+    env.extend(no_caches(assignment));
     env.extend(assignment.env.iter().cloned());
+    if let Some(tree) = &assignment.code {
+        // Without a shared root the place differs from node to node: Ray fills it in on each.
+        let own = format!("${{{CODE_ROOT}}}");
+        if let Some(directory) = code::directory(tree, Path::new(&own)) {
+            put_first(&mut env, &directory.to_string_lossy());
+        }
+    }
     env.insert(ATTEMPT_MARK_VARIABLE.to_owned(), attempt_mark(&assignment.job, assignment.attempt));
     env.remove(MARK_VARIABLE); // each node's own, from its `ray start`
     env
@@ -218,6 +256,8 @@ pub fn entrypoint(assignment: &Assignment) -> Environment {
 
 #[cfg(test)]
 mod tests {
+    use gangline_common::wire::v1::CodeTree;
+
     use super::*;
     use crate::supervisor::fixtures;
 
@@ -238,7 +278,7 @@ mod tests {
     fn a_rank_gets_every_promised_variable() {
         let (plan, config) = fixtures::command_plan(1);
         let base = Environment::from([("PATH".to_owned(), "/usr/bin".to_owned())]);
-        let env = command_rank(&plan, &config, &base);
+        let env = command_rank(&plan, &config, &base, Path::new("/own"));
         let expected = [
             ("GANGLINE_JOB_ID", "job-1"),
             ("GANGLINE_ATTEMPT", "2"),
@@ -275,7 +315,7 @@ mod tests {
         for key in ["MASTER_PORT", "GANGLINE_MARK", "GANGLINE_ATTEMPT_MARK"] {
             assignment.env.push((key.to_owned(), "mine".to_owned()));
         }
-        let env = command_rank(&plan, &config, &Environment::new());
+        let env = command_rank(&plan, &config, &Environment::new(), Path::new("/own"));
         assert_eq!(env["MASTER_PORT"], "mine");
         assert_eq!(env["GANGLINE_MARK"], "g-1:1.1:0");
         assert_eq!(env["GANGLINE_ATTEMPT_MARK"], "job-1:2");
@@ -308,5 +348,39 @@ mod tests {
         assert_eq!(env["RAY_memory_monitor_refresh_ms"], "0");
         assert_eq!(env["DASHBOARD_METRIC_PORT"], "20008");
         assert_eq!(env["AUTOSCALER_METRIC_PORT"], "20009");
+    }
+
+    #[test]
+    fn code_comes_first_on_every_node() {
+        let tree = format!("blake3:{}", "0f".repeat(32));
+        let shared = CodeTree {
+            tree: tree.clone(),
+            shared_root: Some("/nfs".to_owned()),
+            user: "alice".to_owned(),
+        };
+        let own = CodeTree { shared_root: None, ..shared.clone() };
+        let there = format!("/nfs/users/alice/code/{}", "0f".repeat(32));
+        let here = format!("/own/{}", "0f".repeat(32));
+        for (code, place) in [(shared.clone(), &there), (own.clone(), &here)] {
+            let (mut plan, config) = fixtures::command_plan(0);
+            let assignment = std::sync::Arc::make_mut(&mut plan.assignment);
+            assignment.code = Some(code);
+            assignment.env.push(("PYTHONPATH".to_owned(), "/lib".to_owned()));
+            let base = Environment::new();
+            let env = command_rank(&plan, &config, &base, Path::new("/own"));
+            assert_eq!(env["PYTHONPATH"], format!("{place}:/lib"));
+            assert_eq!(env["PYTHONDONTWRITEBYTECODE"], "1");
+        }
+        let (mut plan, _) = fixtures::ray_plan(MemberId::Rank(0));
+        let assignment = std::sync::Arc::make_mut(&mut plan.assignment);
+        assignment.code = Some(shared);
+        assert_eq!(entrypoint(assignment)["PYTHONPATH"], there);
+        assert_eq!(code_root(assignment, Path::new("/own")), None);
+        // Ray fills the variable in on each node, from the environment of its `ray start`.
+        assignment.code = Some(own);
+        let expected = format!("${{GANGLINE_CODE_ROOT}}/{}", "0f".repeat(32));
+        assert_eq!(entrypoint(assignment)["PYTHONPATH"], expected);
+        let root = code_root(assignment, Path::new("/own"));
+        assert_eq!(root, Some(("GANGLINE_CODE_ROOT".to_owned(), "/own".to_owned())));
     }
 }

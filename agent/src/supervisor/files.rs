@@ -36,6 +36,8 @@ pub enum Operation {
     MakeDirectory { path: PathBuf },
     /// Writes a new file; one with exactly this text that is there already is fine.
     WriteNew { path: PathBuf, text: String },
+    /// Puts a link to every entry of a directory into another one; what is there already stays.
+    LinkAll { from: PathBuf, into: PathBuf },
     /// Copies a regular file to a new name; one of the same size that is there already is fine.
     CopyNew { from: PathBuf, to: PathBuf },
 }
@@ -74,6 +76,7 @@ enum Opened<'a> {
     MakeDirectory(&'a Path),
     WriteNew(&'a Path, &'a str),
     CopyNew(File, &'a Path),
+    LinkAll(&'a Path, &'a Path),
 }
 
 /// Carries the operations out in this process, as its own user. Blocks for as long as the file
@@ -89,6 +92,7 @@ fn open_sources(operations: &[Operation]) -> Result<Vec<Opened<'_>>, FilesError>
             Ok(match operation {
                 Operation::MakeDirectory { path } => Opened::MakeDirectory(path),
                 Operation::WriteNew { path, text } => Opened::WriteNew(path, text),
+                Operation::LinkAll { from, into } => Opened::LinkAll(from, into),
                 Operation::CopyNew { from, to } => {
                     Opened::CopyNew(open_regular(from).map_err(io_error("open", from))?, to)
                 }
@@ -121,6 +125,7 @@ fn carry_out(operation: Opened<'_>) -> Result<(), FilesError> {
             }
             Err(FilesError::Exists(path.to_owned()))
         }
+        Opened::LinkAll(from, into) => link_all(from, into),
         Opened::CopyNew(mut source, path) => {
             let mut copied = 0;
             let new = appear(path, |file| {
@@ -133,6 +138,19 @@ fn carry_out(operation: Opened<'_>) -> Result<(), FilesError> {
             Err(FilesError::Exists(path.to_owned()))
         }
     }
+}
+
+fn link_all(from: &Path, into: &Path) -> Result<(), FilesError> {
+    for entry in fs::read_dir(from).map_err(io_error("read", from))? {
+        let entry = entry.map_err(io_error("read", from))?;
+        let link = into.join(entry.file_name());
+        match std::os::unix::fs::symlink(entry.path(), &link) {
+            // Of an earlier attempt or another rank, or made by the job in its place.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            linked => linked.map_err(io_error("link", &link))?,
+        }
+    }
+    Ok(())
 }
 
 /// Makes `path` appear with everything that `fill` writes; false when something has that name.
@@ -164,7 +182,7 @@ fn appear(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result
 }
 
 /// Gives up root for good. Only for a process with a single thread.
-fn become_user(uid: u32, gid: u32) -> Result<(), FilesError> {
+pub fn become_user(uid: u32, gid: u32) -> Result<(), FilesError> {
     let error = |source| FilesError::RunAs { uid, gid, source };
     let check = |rc: i32| if rc == 0 { Ok(()) } else { Err(error(io::Error::last_os_error())) };
     // SAFETY: plain system calls; an empty group list is read from no memory.
@@ -255,6 +273,7 @@ fn first_target(operations: &[Operation]) -> PathBuf {
     match operations.first() {
         Some(Operation::MakeDirectory { path } | Operation::WriteNew { path, .. }) => path.clone(),
         Some(Operation::CopyNew { to, .. }) => to.clone(),
+        Some(Operation::LinkAll { into, .. }) => into.clone(),
         None => PathBuf::new(),
     }
 }
@@ -333,6 +352,21 @@ mod tests {
         fs::write(&from, "another line\n").unwrap();
         assert!(matches!(apply(&copy), Err(FilesError::Exists(_))));
         assert_eq!(fs::read_to_string(&to).unwrap(), "line\n");
+    }
+
+    #[test]
+    fn links_lead_to_everything_and_replace_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let (from, into) = (root.path().join("tree"), root.path().join("work"));
+        fs::create_dir_all(from.join("pkg")).unwrap();
+        fs::write(from.join("train.py"), "1").unwrap();
+        fs::create_dir(&into).unwrap();
+        fs::write(into.join("pkg"), "the job's own").unwrap();
+        let link = [Operation::LinkAll { from: from.clone(), into: into.clone() }];
+        apply(&link).unwrap();
+        apply(&link).unwrap();
+        assert_eq!(fs::read_link(into.join("train.py")).unwrap(), from.join("train.py"));
+        assert_eq!(fs::read_to_string(into.join("pkg")).unwrap(), "the job's own");
     }
 
     #[test]

@@ -57,6 +57,7 @@ fn plan(launcher: Launcher, member: MemberId) -> MemberPlan {
         argv: ["sh", "-c", "echo $(id)"].map(Into::into).to_vec(),
         env: vec![("LD_PRELOAD".to_owned(), "/opt/hook.so".to_owned())],
         workdir: Some("/work dir".to_owned()),
+        code: None,
         job_directory: Some("/shared/jobs/job-1".to_owned()),
         checkpoint_directory: Some("/shared/jobs/job-1/checkpoints".to_owned()),
         directories: Vec::new(),

@@ -24,6 +24,7 @@ use super::files::{self, LogCopy, Request};
 use super::process;
 use super::spool::Spool;
 use super::{MemberPlan, SupervisorEvent, command, environment};
+use crate::code::{Code, Wish};
 
 /// How long the directories of a guest may take below the shared root.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,6 +49,7 @@ pub struct Guests {
     pub plan: MemberPlan,
     pub spool: Arc<Spool>,
     pub nursery: Arc<Nursery>,
+    pub code: Code,
     pub events: mpsc::Sender<SupervisorEvent>,
     pub assignment: watch::Receiver<Arc<Assignment>>,
 }
@@ -97,8 +99,15 @@ impl Guests {
         match &guest.order {
             GuestOrder::Prepare(job) => {
                 let Some(plan) = self.plan_of(assignment, guest, job) else { return };
-                let nursery = Arc::clone(&self.nursery);
-                work.spawn(async move { (operation, prepare(&plan, &nursery).await) });
+                let (nursery, code) = (Arc::clone(&self.nursery), self.code.clone());
+                let spool = Arc::clone(&self.spool);
+                work.spawn(async move {
+                    let state = match prepare(&plan, &code, &nursery, &spool).await {
+                        Ok(()) => GuestState::Prepared,
+                        Err(reason) => GuestState::Failed { reason },
+                    };
+                    (operation, state)
+                });
             }
             // Its head's watch over Ray does these.
             GuestOrder::Run(_) | GuestOrder::Watch | GuestOrder::Stop => {}
@@ -141,17 +150,31 @@ impl Guests {
     }
 }
 
-async fn prepare(plan: &MemberPlan, nursery: &Arc<Nursery>) -> GuestState {
-    let operations = match command::operations(plan) {
-        Ok(operations) => operations,
-        Err(Refusal::Impossible { reason }) => return GuestState::Failed { reason },
-        Err(other) => return GuestState::Failed { reason: format!("{other:?}") },
-    };
-    let request = Request { run_as: plan.assignment.run_as, operations };
-    match files::run_helper(nursery, &request, PREPARE_TIMEOUT).await {
-        Ok(()) => GuestState::Prepared,
-        Err(error) => GuestState::Failed { reason: error.to_string() },
+/// Makes what the guest needs on this node, or says why not.
+async fn prepare(
+    plan: &MemberPlan,
+    code: &Code,
+    nursery: &Arc<Nursery>,
+    spool: &Spool,
+) -> Result<(), String> {
+    let assignment = &plan.assignment;
+    if let Some(tree) = &assignment.code {
+        let wish = Wish {
+            job: &assignment.job,
+            code: tree,
+            own: &spool.places.code,
+            run_as: assignment.run_as,
+            patience: Duration::from_millis(assignment.start_timeout_ms),
+        };
+        let there = code.ensure(nursery, &wish).await;
+        there.map_err(|error| format!("the code is not there: {error}"))?;
     }
+    let operations = command::operations(plan, &spool.places).map_err(|refusal| match refusal {
+        Refusal::Impossible { reason } => reason,
+        other => format!("{other:?}"),
+    })?;
+    let request = Request { run_as: assignment.run_as, operations };
+    files::run_helper(nursery, &request, PREPARE_TIMEOUT).await.map_err(|error| error.to_string())
 }
 
 /// The end of one guest on one member.

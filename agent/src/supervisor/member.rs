@@ -22,6 +22,7 @@ use super::ray_state::{Listed, RayClusters};
 use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
+use crate::code::{Code, Wish};
 use crate::shim::protocol::Push;
 use crate::shim::record::{ExitRecord, How};
 
@@ -44,6 +45,7 @@ pub struct Member {
     pub plan: MemberPlan,
     pub config: Arc<SupervisorConfig>,
     pub nursery: Arc<Nursery>,
+    pub code: Code,
     pub spool: Arc<Spool>,
     pub ray: RayClusters,
     pub events: mpsc::Sender<SupervisorEvent>,
@@ -102,7 +104,7 @@ impl Member {
     pub fn new(
         plan: MemberPlan,
         config: Arc<SupervisorConfig>,
-        nursery: Arc<Nursery>,
+        (nursery, code): (Arc<Nursery>, Code),
         ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
         stop: watch::Receiver<Option<StopOrder>>,
@@ -111,7 +113,7 @@ impl Member {
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
         let progress = Progress::default();
-        Member { plan, config, nursery, spool, ray, events, stop, assignment, over, progress }
+        Member { plan, config, nursery, code, spool, ray, events, stop, assignment, over, progress }
     }
 
     /// Starts the member, or takes it over when it was started before.
@@ -121,7 +123,11 @@ impl Member {
         }
         let (plan, config) = (self.plan.clone(), Arc::clone(&self.config));
         let (nursery, spool) = (Arc::clone(&self.nursery), Arc::clone(&self.spool));
-        match blocking(move || prepare(&plan, &config, &nursery, &spool)).await {
+        let prepared = match self.fetch_code().await {
+            Ok(()) => blocking(move || prepare(&plan, &config, &nursery, &spool)).await,
+            Err(refusal) => Err(refusal),
+        };
+        match prepared {
             Ok(shim) => {
                 let end = self.supervise(shim).await;
                 self.finish(end).await;
@@ -133,6 +139,37 @@ impl Member {
                 }
                 self.over.store(true, Ordering::Release);
                 self.say(MemberState::Refused(refusal)).await;
+            }
+        }
+    }
+
+    /// Makes sure that the job's code is where this member expects it.
+    async fn fetch_code(&mut self) -> Result<(), Refusal> {
+        // The head runs no code of the job, and its node may not have the shared root.
+        let (Some(code), MemberId::Rank(_)) = (&self.plan.assignment.code, self.plan.key.member)
+        else {
+            return Ok(());
+        };
+        let refusal = |reason: String| Err(Refusal::Impossible { reason });
+        let spool = Arc::clone(&self.spool);
+        if let Err(error) = blocking(move || spool.create_temp_root()).await {
+            return refusal(format!("the temp root cannot be made: {error}"));
+        }
+        let wish = Wish {
+            job: &self.plan.assignment.job,
+            code,
+            own: &self.spool.places.code,
+            run_as: self.plan.assignment.run_as,
+            patience: Duration::from_millis(self.plan.assignment.start_timeout_ms),
+        };
+        tokio::select! {
+            fetched = self.code.ensure(&self.nursery, &wish) => match fetched {
+                Ok(_) => Ok(()),
+                Err(error) => refusal(format!("the code of the job is not there: {error}")),
+            },
+            // An error means that the supervisor is being dropped, and this task with it.
+            _ = self.stop.wait_for(Option::is_some) => {
+                refusal("stopped before the code of the job was there".to_owned())
             }
         }
     }
@@ -273,6 +310,7 @@ impl Member {
             plan: self.plan.clone(),
             spool: Arc::clone(&self.spool),
             nursery: Arc::clone(&self.nursery),
+            code: self.code.clone(),
             events: self.events.clone(),
             assignment: self.assignment.clone(),
         };

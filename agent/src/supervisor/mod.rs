@@ -40,7 +40,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use self::births::Nursery;
+pub use self::births::Nursery;
+use crate::code::Code;
+
 use self::member::Member;
 pub use self::ray_state::RayClusters;
 use self::release::Archive;
@@ -134,6 +136,7 @@ pub struct Supervisor {
     events: mpsc::Sender<SupervisorEvent>,
     members: BTreeMap<MemberKey, Handle>,
     nursery: Arc<Nursery>,
+    code: Code,
     archive: Archive,
     ray: RayClusters,
 }
@@ -145,12 +148,20 @@ impl Supervisor {
         let archive = Archive::new(&config, Arc::clone(&nursery));
         archive.resume();
         let (config, members, ray) = (Arc::new(config), BTreeMap::new(), RayClusters::default());
-        Supervisor { config, events, members, nursery, archive, ray }
+        let code = Code::offline();
+        Supervisor { config, events, members, nursery, code, archive, ray }
     }
 
     /// The Ray clusters whose head runs here.
     pub fn ray_clusters(&self) -> RayClusters {
         self.ray.clone()
+    }
+
+    /// Gives it the way to the code of jobs.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Self {
+        self.code = code;
+        self
     }
 
     /// Starts a member; a member that is known or was started before is left as it is.
@@ -176,7 +187,7 @@ impl Supervisor {
         let member = Member::new(
             plan,
             Arc::clone(&self.config),
-            Arc::clone(&self.nursery),
+            (Arc::clone(&self.nursery), self.code.clone()),
             self.ray.clone(),
             self.events.clone(),
             stop_receiver,

@@ -16,7 +16,7 @@ use gangline_common::wire::v1::{
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::command::{EPOCH_LABEL, GANG_LABEL, MEMBER_LABEL, rank_resource, shell_line};
+use super::command::{self, EPOCH_LABEL, GANG_LABEL, MEMBER_LABEL, rank_resource, shell_line};
 use super::ports::{self, FixedPort};
 use super::ray_api::{Job, Node, RayApi, RayApiError, RuntimeEnv, Submission, Version};
 use super::spool::Spool;
@@ -59,12 +59,14 @@ impl Task {
     }
 
     fn of_guest(guest: &GuestAssignment, job: &GuestJob, assignment: &Assignment) -> Self {
+        let own = assignment.of_guest(guest, job);
+        let work = || Some(command::shared_work(&own)?.to_string_lossy().into_owned());
         Task {
             operation: guest.operation.clone(),
-            assignment: Arc::new(assignment.of_guest(guest, job)),
             argv: job.argv.clone(),
             driver: guest.driver(),
-            directory: job.workdir.clone(),
+            directory: job.workdir.clone().or_else(work),
+            assignment: Arc::new(own),
         }
     }
 }

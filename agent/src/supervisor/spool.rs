@@ -44,7 +44,8 @@ impl Spool {
         let temp = config.temp_root.join(&name);
         // Another user cannot look into the state dir, so its token lies in the temp dir.
         let token = if other_user { &temp } else { &directory }.join(TOKEN_FILE);
-        Spool { directory, places: Places { temp, token } }
+        let code = config.temp_root.join(format!("{name}.code"));
+        Spool { directory, places: Places { temp, token, code } }
     }
 
     pub fn exists(&self) -> bool {
@@ -53,7 +54,8 @@ impl Spool {
 
     /// Makes both directories and writes what the shim and Ray read.
     pub fn create(&self, plan: &MemberPlan, launch: &Launch) -> io::Result<()> {
-        self.remove()?;
+        remove_tree(&self.places.temp)?;
+        remove_tree(&self.directory)?;
         if let Some(parent) = self.directory.parent() {
             private_directory().recursive(true).create(parent)?;
         }
@@ -66,9 +68,9 @@ impl Spool {
         write_private(&self.directory.join(LAUNCH_FILE), &launch.to_json()?)
     }
 
-    fn create_temp(&self, run_as: Option<(u32, u32)>) -> io::Result<()> {
-        let temp = &self.places.temp;
-        if let Some(root) = temp.parent() {
+    /// Makes the parent of every temp dir.
+    pub fn create_temp_root(&self) -> io::Result<()> {
+        if let Some(root) = self.places.temp.parent() {
             // Others may pass through, to a directory of their own, but not look around.
             DirBuilder::new().recursive(true).mode(0o711).create(root)?;
             let found = fs::symlink_metadata(root)?;
@@ -79,6 +81,12 @@ impl Spool {
                 return Err(io::Error::new(ErrorKind::PermissionDenied, problem));
             }
         }
+        Ok(())
+    }
+
+    fn create_temp(&self, run_as: Option<(u32, u32)>) -> io::Result<()> {
+        self.create_temp_root()?;
+        let temp = &self.places.temp;
         private_directory().create(temp)?;
         own(temp, run_as)
     }
@@ -180,7 +188,9 @@ impl Spool {
         Ok(())
     }
 
+    /// Removes the temp dir, and code that only this member had.
     pub fn remove_temp(&self) -> io::Result<()> {
+        remove_tree(&self.places.code)?;
         remove_tree(&self.places.temp)
     }
 
@@ -337,7 +347,8 @@ mod tests {
         fs::write(session.join("logs/job-driver-j-1.log"), "step 1\n").unwrap();
         fs::write(session.join("logs/raylet.out"), "noise").unwrap();
         std::os::unix::fs::symlink("/etc/hostname", session.join("logs/job-driver-x.log")).unwrap();
-        let places = Places { temp, token: directory.join(TOKEN_FILE) };
+        let code = root.path().join("code");
+        let places = Places { temp, token: directory.join(TOKEN_FILE), code };
         let spool = Spool { directory: directory.clone(), places };
 
         let name = "driver-j-1".to_owned();
@@ -360,7 +371,8 @@ mod tests {
         let temp = root.path().join("temp");
         fs::create_dir(&temp).unwrap();
         std::os::unix::fs::symlink(&elsewhere, temp.join("session_latest")).unwrap();
-        let places = Places { temp, token: root.path().join(TOKEN_FILE) };
+        let code = root.path().join("code");
+        let places = Places { temp, token: root.path().join(TOKEN_FILE), code };
         let spool = Spool { directory: root.path().join("spool"), places };
         assert_eq!(spool.driver_logs(), []);
         assert_eq!(spool.session_name(), None);

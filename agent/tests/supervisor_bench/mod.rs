@@ -205,6 +205,7 @@ pub fn command<const N: usize>(argv: [&str; N]) -> MemberPlan {
         argv: argv.map(Into::into).to_vec(),
         env: Vec::new(),
         workdir: None,
+        code: None,
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use crate::args::{Plan, Validate};
+use crate::code::Local;
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::spec_input::{Input, canonical, prepare, read_source};
@@ -33,12 +34,16 @@ pub(super) fn validate(args: &Validate, screen: &Screen) -> Result<u8, CliError>
 pub(super) fn plan(args: &Plan, screen: &Screen) -> Result<u8, CliError> {
     let input = Input::File { path: &args.spec, command: &[] };
     let spec = prepare(&input, &args.options, |name| std::env::var(name).ok())?;
+    let code = Local::find(&spec, &Local::base_of(Some(&args.spec)))?;
     match screen.format() {
         Format::Json | Format::Jsonl => screen.json(&canonical(&spec)?)?,
         Format::Name => screen.line(spec.name.as_deref().unwrap_or_default())?,
         Format::Table | Format::Wide => {
             spec.to_yaml().lines().try_for_each(|line| screen.line(line))?;
         }
+    }
+    if let Some(code) = code {
+        screen.hint(&code.describe());
     }
     screen.hint("the spec is valid; nothing was sent");
     Ok(exit::OK)

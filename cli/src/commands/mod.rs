@@ -242,7 +242,7 @@ fn count(number: Option<u64>) -> String {
 }
 
 /// Bytes in the largest binary unit that keeps a whole part: `79.6 GiB`.
-fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
     let mut unit = "B";

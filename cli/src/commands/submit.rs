@@ -1,6 +1,6 @@
 //! `submit`, `clone` and `run`: send a spec, and perhaps stay until the job has ended.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gangline_spec::JobSpec;
 use serde_json::Value;
@@ -12,6 +12,7 @@ use super::card::card;
 use super::spec_of;
 use crate::args::{CloneJob, Run, SpecOptions, Submit, Tail};
 use crate::client::{Client, Post, Repeat};
+use crate::code::{self, Local};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::spec_input::{Input, canonical, prepare};
@@ -44,6 +45,11 @@ fn input(args: &Submit) -> Input<'_> {
     }
 }
 
+/// Where the places of the spec are relative to.
+fn base(args: &Submit) -> PathBuf {
+    Local::base_of(args.spec.as_deref().map(Path::new))
+}
+
 fn shell(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -51,12 +57,16 @@ fn shell(name: &str) -> Option<String> {
 /// Print what would be sent.
 pub(super) fn dry_run(args: &Submit, screen: &Screen) -> Result<u8, CliError> {
     let spec = prepare(&input(args), &args.options, shell)?;
+    let code = Local::find(&spec, &base(args))?;
     match screen.format() {
         Format::Name => {
             let name = spec.name.as_deref().unwrap_or_default();
             screen.line(name)?;
         }
         _ => screen.json(&canonical(&spec)?)?,
+    }
+    if let Some(code) = code {
+        screen.hint(&code.describe());
     }
     screen.hint("the spec is valid; nothing was sent");
     Ok(exit::OK)
@@ -69,8 +79,9 @@ pub(super) async fn submit(
     screen: &Screen,
 ) -> Result<u8, CliError> {
     let spec = prepare(&input(args), &args.options, shell)?;
+    let code = Local::find(&spec, &base(args))?;
     let stay = stay(args.follow, args.wait || args.options.propagate);
-    send_and_stay(&client()?, &spec, &args.options, stay, screen).await
+    send_and_stay(&client()?, (spec, code), &args.options, stay, screen).await
 }
 
 /// Submit the spec of a job again.
@@ -81,8 +92,9 @@ pub(super) async fn clone(
 ) -> Result<u8, CliError> {
     let (id, spec) = spec_of(client, &args.job).await?;
     let spec = prepare(&Input::Job { id: &id, spec: &spec }, &args.options, shell)?;
+    let code = Local::find(&spec, &Local::base_of(None))?;
     let stay = stay(args.follow, args.wait || args.options.propagate);
-    send_and_stay(client, &spec, &args.options, stay, screen).await
+    send_and_stay(client, (spec, code), &args.options, stay, screen).await
 }
 
 /// Run a command on its own nodes with its output here.
@@ -92,17 +104,21 @@ pub(super) async fn run(
     screen: &Screen,
 ) -> Result<u8, CliError> {
     let spec = prepare(&Input::OneOff(&args.command), &args.options, shell)?;
-    send_and_stay(&client()?, &spec, &args.options, Stay::Follow, screen).await
+    let code = Local::find(&spec, &Local::base_of(None))?;
+    send_and_stay(&client()?, (spec, code), &args.options, Stay::Follow, screen).await
 }
 
 async fn send_and_stay(
     client: &Client,
-    spec: &JobSpec,
+    (mut spec, code): (JobSpec, Option<Local>),
     options: &SpecOptions,
     stay: Stay,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let answer = send(client, spec, options, screen).await?;
+    if let Some(code) = code {
+        code::send(client, &mut spec, code, screen).await?;
+    }
+    let answer = send(client, &spec, options, screen).await?;
     let job = job_in(&answer)?;
     match stay {
         Stay::No => {

@@ -6,7 +6,9 @@ use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, HEADER_LENGTH, Kind, REGISTRY, parse_header};
 use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
-use gangline_common::wire::v1::{AgentMessage, CoordinatorMessage, LogChunk, NodeSample};
+use gangline_common::wire::v1::{
+    AgentMessage, CodePart, CodeRequest, CoordinatorMessage, LogChunk, NodeSample,
+};
 
 /// Reads `bytes` as a stream of frames, and then as the body of every kind. Returns how many
 /// messages were accepted. Panics when a decoder does, or when an accepted message does not
@@ -46,6 +48,8 @@ fn decode_frame(frame: &Frame) -> usize {
         again(frame, AgentRequest::from_frame, AgentRequest::to_frame),
         again(frame, AnswerHead::from_frame, AnswerHead::to_frame),
         again(frame, AnswerPiece::from_frame, AnswerPiece::to_frame),
+        again(frame, CodeRequest::from_frame, CodeRequest::to_frame),
+        again(frame, CodePart::from_frame, CodePart::to_frame),
     ]
     .into_iter()
     .map(usize::from)

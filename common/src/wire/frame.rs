@@ -32,6 +32,8 @@ pub enum Kind {
     Request = 0x40,
     AnswerHead = 0x41,
     AnswerPiece = 0x42,
+    CodeRequest = 0x50,
+    CodePart = 0x51,
 }
 
 /// Every kind with its name and the largest body that is accepted, in bytes.
@@ -55,6 +57,8 @@ pub const REGISTRY: &[(Kind, &str, u32)] = &[
     (Kind::Request, "Request", 4 << 10),
     (Kind::AnswerHead, "AnswerHead", 4 << 10),
     (Kind::AnswerPiece, "AnswerPiece", 256 << 10),
+    (Kind::CodeRequest, "CodeRequest", 1024),
+    (Kind::CodePart, "CodePart", 256 << 10),
 ];
 
 impl Kind {

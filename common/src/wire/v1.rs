@@ -321,6 +321,8 @@ pub struct Assignment {
     pub argv: Vec<Argument>,
     pub env: Vec<(String, String)>,
     pub workdir: Option<String>,
+    /// Code that every rank's node must have before the rank starts.
+    pub code: Option<CodeTree>,
     /// Directory of the job below the shared root; absent without a shared root.
     pub job_directory: Option<String>,
     pub checkpoint_directory: Option<String>,
@@ -334,6 +336,17 @@ pub struct Assignment {
     pub auth_token: Secret,
     /// User and group of the member's processes; the agent's own when absent.
     pub run_as: Option<(u32, u32)>,
+}
+
+/// A tree of code, and where nodes have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeTree {
+    /// `blake3:` and 64 hexadecimal digits.
+    pub tree: String,
+    /// The tree lies below this, in `users/USER/code/`; in the member's own directory when absent.
+    pub shared_root: Option<String>,
+    /// Who submitted the job.
+    pub user: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -422,6 +435,7 @@ pub struct GuestJob {
     pub addresses: Vec<IpAddr>,
     pub env: Vec<(String, String)>,
     pub workdir: Option<String>,
+    pub code: Option<CodeTree>,
     pub job_directory: Option<String>,
     pub checkpoint_directory: Option<String>,
     pub directories: Vec<String>,
@@ -455,6 +469,7 @@ impl Assignment {
             argv: job.argv,
             env: job.env,
             workdir: job.workdir,
+            code: job.code,
             job_directory: job.job_directory,
             checkpoint_directory: job.checkpoint_directory,
             directories: job.directories,
@@ -534,6 +549,28 @@ pub struct LogChunk {
 /// Largest payload of one log chunk, in bytes: leaves room for the rest of the frame.
 pub const LOG_CHUNK_BYTES: usize = 192 << 10;
 
+/// Asks for the code of a job that is assigned to the node; the first message of its stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeRequest {
+    pub job: JobId,
+    pub tree: String,
+}
+
+/// A part of the answer. All bytes together are the length of the tree's list as a big-endian u32,
+/// the list, and every chunk of every file in the list's order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CodePart {
+    Bytes {
+        #[serde(with = "codec::bytes")]
+        bytes: Vec<u8>,
+    },
+    /// Nothing more comes.
+    Refused { reason: String },
+}
+
+/// Largest payload of one part of code, in bytes.
+pub const CODE_PART_BYTES: usize = 240 << 10;
+
 // ---------------------------------------------------------------- frames
 
 /// Defines `to_frame`/`from_frame` of an enum whose variants are frame kinds.
@@ -586,3 +623,5 @@ pub(super) use framed_one;
 
 framed_one!(NodeSample, Sample);
 framed_one!(LogChunk, LogChunk);
+framed_one!(CodeRequest, CodeRequest);
+framed_one!(CodePart, CodePart);

@@ -279,7 +279,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 00000187 ; DesiredGang, 391 bytes
+    21 000001a9 ; DesiredGang, 425 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -333,6 +333,8 @@ pub const DESIRED_GANG_RAY: &str = "
     01 00 0a140002 ; addresses: 10.20.0.2
     01 01 41 01 62 ; env: `A` = `b`
     01 02 2f77 ; workdir `/w`
+    01 09 626c616b65333a3031 ; code `blake3:01`
+    00 02 616c ; no shared root, of `al`
     01 04 2f732f61 ; job_directory `/s/a`
     00 ; checkpoint_directory absent
     01 02 7462 ; directories: `tb`
@@ -351,6 +353,7 @@ pub const DESIRED_GANG_RAY: &str = "
     00 ; addresses: 0
     00 ; env: 0
     00 ; workdir absent
+    00 ; code absent
     00 ; job_directory absent
     00 ; checkpoint_directory absent
     00 ; directories: 0
@@ -376,6 +379,9 @@ pub const DESIRED_GANG_RAY: &str = "
     01 ; env: 1
     02 4c52 03 302e31 ; - `LR` = `0.1`
     01 02 2f77 ; workdir `/w`
+    01 09 626c616b65333a3030 ; code: tree `blake3:00`
+    01 02 2f73 ;  shared_root `/s`
+    02 616c ;  user `al`
     01 04 2f732f6a ; job_directory `/s/j`
     01 06 2f732f6a2f63 ; checkpoint_directory `/s/j/c`
     01 05 77616e6462 ; directories: `wandb`
@@ -389,7 +395,7 @@ pub const DESIRED_GANG_RAY: &str = "
     64 ;  gid 100";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 0000004b ; DesiredGang, 75 bytes
+    21 0000004c ; DesiredGang, 76 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -411,6 +417,7 @@ pub const DESIRED_GANG_COMMAND: &str = "
     01 00 03 612062 ; - text `a b`
     00 ; env: 0
     00 ; workdir absent
+    00 ; code absent
     00 ; job_directory absent
     00 ; checkpoint_directory absent
     00 ; directories: 0
@@ -545,3 +552,18 @@ pub const ANSWER_TOO_LARGE: &str = "
 pub const ANSWER_PIECE: &str = "
     42 00000005 ; AnswerPiece, 5 bytes
     04 7b7d00ff ; bytes";
+
+pub const CODE_REQUEST: &str = "
+    50 00000012 ; CodeRequest, 18 bytes
+    07 6a2d747261696e ; job `j-train`
+    09 626c616b65333a3030 ; tree `blake3:00`";
+
+pub const CODE_PART_BYTES: &str = "
+    51 00000004 ; CodePart, 4 bytes
+    00 ; Bytes
+    02 00ff ; bytes";
+
+pub const CODE_PART_REFUSED: &str = "
+    51 00000004 ; CodePart, 4 bytes
+    01 ; Refused
+    02 6e6f ; reason `no`";

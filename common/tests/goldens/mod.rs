@@ -7,7 +7,9 @@ use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
 use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece, FailureReason};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
-use gangline_common::wire::v1::{AgentMessage, CoordinatorMessage, LogChunk, NodeSample};
+use gangline_common::wire::v1::{
+    AgentMessage, CodePart, CodeRequest, CoordinatorMessage, LogChunk, NodeSample,
+};
 
 /// Any message of the wire.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,6 +26,8 @@ pub enum Message {
     Request(AgentRequest),
     AnswerHead(AnswerHead),
     AnswerPiece(AnswerPiece),
+    CodeRequest(CodeRequest),
+    CodePart(CodePart),
 }
 
 impl Message {
@@ -41,6 +45,8 @@ impl Message {
             Message::Request(message) => message.to_frame(),
             Message::AnswerHead(message) => message.to_frame(),
             Message::AnswerPiece(message) => message.to_frame(),
+            Message::CodeRequest(message) => message.to_frame(),
+            Message::CodePart(message) => message.to_frame(),
         }
     }
 
@@ -65,6 +71,8 @@ impl Message {
             Kind::Request => AgentRequest::from_frame(frame).map(Message::Request),
             Kind::AnswerHead => AnswerHead::from_frame(frame).map(Message::AnswerHead),
             Kind::AnswerPiece => AnswerPiece::from_frame(frame).map(Message::AnswerPiece),
+            Kind::CodeRequest => CodeRequest::from_frame(frame).map(Message::CodeRequest),
+            Kind::CodePart => CodePart::from_frame(frame).map(Message::CodePart),
         }
     }
 }
@@ -139,5 +147,8 @@ pub fn all() -> Vec<Golden> {
         ANSWER_SILENT: AnswerHead = Message::AnswerHead(values::failed(FailureReason::NoAnswer, ""));
         ANSWER_TOO_LARGE: AnswerHead = Message::AnswerHead(values::failed(FailureReason::TooLarge, ""));
         ANSWER_PIECE: AnswerPiece = Message::AnswerPiece(values::answer_piece());
+        CODE_REQUEST: CodeRequest = Message::CodeRequest(values::code_request());
+        CODE_PART_BYTES: CodePart = Message::CodePart(values::code_part_bytes());
+        CODE_PART_REFUSED: CodePart = Message::CodePart(values::code_part_refused());
     }
 }

@@ -242,6 +242,7 @@ fn guests() -> Vec<GuestAssignment> {
         addresses: vec![ip("10.20.0.2")],
         env: pairs(&[("A", "b")]),
         workdir: Some("/w".into()),
+        code: Some(CodeTree { tree: "blake3:01".into(), shared_root: None, user: "al".into() }),
         job_directory: Some("/s/a".into()),
         checkpoint_directory: None,
         directories: vec!["tb".into()],
@@ -257,6 +258,7 @@ fn guests() -> Vec<GuestAssignment> {
         addresses: Vec::new(),
         env: Vec::new(),
         workdir: None,
+        code: None,
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),
@@ -380,6 +382,11 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         argv: Vec::new(),
         env: pairs(&[("LR", "0.1")]),
         workdir: Some("/w".into()),
+        code: Some(CodeTree {
+            tree: "blake3:00".into(),
+            shared_root: Some("/s".into()),
+            user: "al".into(),
+        }),
         job_directory: Some("/s/j".into()),
         checkpoint_directory: Some("/s/j/c".into()),
         directories: vec!["wandb".into()],
@@ -410,6 +417,7 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         argv: vec!["/bin/true".into(), "a b".into()],
         env: Vec::new(),
         workdir: None,
+        code: None,
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),
@@ -521,4 +529,16 @@ pub fn failed(reason: FailureReason, text: &str) -> AnswerHead {
 
 pub fn answer_piece() -> AnswerPiece {
     AnswerPiece { bytes: b"{}\x00\xff".to_vec() }
+}
+
+pub fn code_request() -> CodeRequest {
+    CodeRequest { job: job("j-train"), tree: "blake3:00".into() }
+}
+
+pub fn code_part_bytes() -> CodePart {
+    CodePart::Bytes { bytes: b"\x00\xff".to_vec() }
+}
+
+pub fn code_part_refused() -> CodePart {
+    CodePart::Refused { reason: "no".into() }
 }

@@ -253,12 +253,21 @@ fn arguments() -> impl Strategy<Value = Vec<Argument>> {
     vec(vec(piece, 0..3).prop_map(|pieces| Argument { pieces }), 0..4)
 }
 
+fn code_tree() -> impl Strategy<Value = CodeTree> {
+    (text(), of(text()), text()).prop_map(|(tree, shared_root, user)| CodeTree {
+        tree,
+        shared_root,
+        user,
+    })
+}
+
 fn guest_job() -> impl Strategy<Value = Box<GuestJob>> {
     let what = (arguments(), text(), text(), any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..3));
-    let places = (pairs(), of(text()), of(text()), of(text()), texts(), pairs());
-    (what, places, any::<u64>()).prop_map(|(what, places, grace_ms)| {
+    let places = (of(text()), of(code_tree()), of(text()), of(text()), texts(), pairs());
+    (what, places, pairs(), any::<u64>()).prop_map(|(what, places, env, grace_ms)| {
         let (argv, job_name, project, [nnodes, gpus_per_node], addresses) = what;
-        let (env, workdir, job_directory, checkpoint_directory, directories, config_files) = places;
+        let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
+            places;
         Box::new(GuestJob {
             argv,
             job_name,
@@ -268,6 +277,7 @@ fn guest_job() -> impl Strategy<Value = Box<GuestJob>> {
             addresses,
             env,
             workdir,
+            code,
             job_directory,
             checkpoint_directory,
             directories,
@@ -306,13 +316,14 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     let shape = (any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..4), any::<IpAddr>(), ports());
     let entrypoints = (vec(entrypoint, 0..3), vec(guest(), 0..3));
     let parts = (vec(member_assignment(), 0..3), entrypoints, arguments(), pairs());
-    let places = (of(text()), of(text()), of(text()), texts(), pairs());
+    let places = (of(text()), of(code_tree()), of(text()), of(text()), texts(), pairs());
     let rest = (any::<[u64; 2]>(), text(), of(any::<(u32, u32)>()));
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
         let (members, (entrypoints, guests), argv, env) = parts;
-        let (workdir, job_directory, checkpoint_directory, directories, config_files) = places;
+        let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
+            places;
         let ([grace_ms, start_timeout_ms], auth_token, run_as) = rest;
         Assignment {
             job,
@@ -331,6 +342,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             argv,
             env,
             workdir,
+            code,
             job_directory,
             checkpoint_directory,
             directories,
@@ -443,4 +455,18 @@ pub fn answer_head() -> impl Strategy<Value = AnswerHead> {
 /// Any part of an answer.
 pub fn answer_piece() -> impl Strategy<Value = AnswerPiece> {
     blob().prop_map(|bytes| AnswerPiece { bytes })
+}
+
+/// Any question for code.
+pub fn code_request() -> impl Strategy<Value = CodeRequest> {
+    let job = NAME.prop_map(|text| JobId::new(text).expect("a valid name"));
+    (job, text()).prop_map(|(job, tree)| CodeRequest { job, tree })
+}
+
+/// Any part of an answer with code.
+pub fn code_part() -> impl Strategy<Value = CodePart> {
+    prop_oneof![
+        blob().prop_map(|bytes| CodePart::Bytes { bytes }),
+        text().prop_map(|reason| CodePart::Refused { reason }),
+    ]
 }

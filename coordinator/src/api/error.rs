@@ -64,6 +64,9 @@ kinds! {
     CLUSTER_TOO_SMALL = "E0346", UNPROCESSABLE_ENTITY, "The cluster is too small";
     HAS_JOBS = "E0347", CONFLICT, "Jobs belong to the cluster";
     PRIORITY_TOO_HIGH = "E0348", FORBIDDEN, "The priority is too high";
+    NO_SUCH_CODE = "E0350", NOT_FOUND, "No such code";
+    CODE_INCOMPLETE = "E0351", CONFLICT, "Parts of the code are missing";
+    BAD_CODE = "E0352", UNPROCESSABLE_ENTITY, "The code cannot be used";
     NOT_RUNNING = "E0360", CONFLICT, "The job is not running";
     NO_RAY = "E0361", CONFLICT, "The job has no Ray cluster";
     AGENT_AWAY = "E0362", SERVICE_UNAVAILABLE, "The node's agent is not connected";

@@ -5,6 +5,7 @@
 mod alias;
 mod audit;
 pub mod auth;
+mod code;
 pub mod dialect;
 pub mod error;
 mod follow;
@@ -59,6 +60,7 @@ use crate::packages::Packages;
 use crate::request::PathRules;
 use crate::secrets::Sealer;
 use crate::store::AuditLog;
+use crate::trees::Trees;
 pub use alias::OLD_PATHS;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
 use dialect::{Dialect, PREFIXES};
@@ -76,6 +78,7 @@ pub struct ApiState {
     /// Whom questions about running jobs go to.
     pub agents: Agents,
     pub packages: Packages,
+    pub trees: Trees,
     pub paths: PathRules,
     /// What one token may do.
     pub limits: RateLimits,
@@ -138,6 +141,11 @@ fn table() -> Vec<Route> {
         needs(ReadJobs, routes!(ray_state::ray_nodes)),
         needs(ReadJobs, routes!(ray_state::ray_actors)),
         needs(ReadJobs, routes!(ray_state::ray_placement_groups)),
+        needs(WritePackage, routes!(code::missing_chunks)),
+        needs(WritePackage, routes!(code::put_chunks)),
+        needs(WritePackage, routes!(code::put_tree)),
+        needs(ReadPackages, routes!(code::get_tree)),
+        needs(WritePackage, routes!(code::post_zip)),
         needs(ReadNodes, routes!(nodes::list_nodes)),
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),

@@ -10,11 +10,13 @@ use axum::response::{IntoResponse, Response};
 use gangline_common::ids::{GangId, JobId, short_suffix};
 use gangline_common::random;
 use gangline_spec::{Code, JobSpec, MAX_SPEC_BYTES, SpecError, SpecErrors};
+use gangline_tree::Hash;
 use ring::digest;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::{Action, Caller, Object, authorize, decoded, sees};
+use super::code::no_such_code;
 use super::error::{
     ApiError, BAD_MEDIA_TYPE, BAD_PARAMETER, JOB_EXISTS, Problem, TOO_LARGE, quoted,
 };
@@ -23,7 +25,7 @@ use super::{App, Params, Shared, header_text, read_body};
 use crate::core::credential::Principal;
 use crate::core::effect::{Answer, Rejected};
 use crate::core::event::{Event, Submission};
-use crate::request::{Owner, job_request, resolve_paths};
+use crate::request::{Owner, job_request, resolve_paths, tree};
 
 /// Longest idempotency key, in characters.
 const MAX_KEY: usize = 128;
@@ -118,6 +120,10 @@ pub(super) async fn submit(
         errors.locate(&source);
         ApiError::spec(errors)
     })?;
+    let tree = tree(&spec).and_then(Hash::from_text);
+    if let Some(tree) = tree.filter(|tree| !shared.api.trees.has(&project, *tree)) {
+        return Err(no_such_code(tree));
+    }
     let (names, submitted_to) = (spec.secrets.clone(), project.clone());
     let owner = Owner { job: &job, project: &project };
     let request = Arc::new(job_request(&spec, owner, paths, command));

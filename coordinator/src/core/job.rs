@@ -37,6 +37,8 @@ pub struct JobRequest {
     /// Names of the project's secrets that join `env` when the job starts.
     pub secrets: Vec<String>,
     pub workdir: Option<String>,
+    /// Name of the tree with the job's code, `blake3:` and 64 digits.
+    pub tree: Option<String>,
     /// Absolute directory of the job below the shared root; absent without a shared root.
     pub job_directory: Option<String>,
     pub checkpoint_directory: Option<String>,

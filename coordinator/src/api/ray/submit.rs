@@ -9,15 +9,22 @@ use axum::body::Body;
 use axum::extract::State;
 use gangline_common::ids::JobId;
 use gangline_common::random;
-use gangline_spec::{Entrypoint, JobSpec, MAX_SPEC_BYTES, Priority, Resources, SpecErrors};
+use gangline_spec::{
+    CodeSpec, Entrypoint, JobSpec, MAX_SPEC_BYTES, Priority, Resources, SpecErrors,
+};
+use gangline_tree::Hash;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::address::Address;
-use crate::api::auth::Caller;
+use crate::api::auth::{Action, Caller, Object, authorize};
+use crate::api::code::import_file;
 use crate::api::error::{ApiError, BAD_BODY, BAD_PARAMETER, JOB_EXISTS, NOT_BUILT, quoted};
+use crate::api::logs::blocking;
 use crate::api::submit::{Submitted, Wish, minted, submit};
-use crate::api::{App, read_body};
+use crate::api::{App, Shared, read_body};
+use crate::core::credential::Principal;
+use crate::packages::PackageName;
 
 /// Submits a job. It is durable when this answers.
 pub(super) async fn submit_job(
@@ -30,7 +37,11 @@ pub(super) async fn submit_job(
     let request: SubmitRequest = serde_json::from_slice(&body)
         .map_err(|error| ApiError::new(BAD_BODY, format!("the request is not valid: {error}")))?;
     let id = job_id(&request)?;
-    let spec = job_spec(request, &address)?;
+    let (mut spec, package) = job_spec(request, &address)?;
+    if let Some(package) = package {
+        let tree = unpacked(&shared, &principal, &spec, &package).await?;
+        spec.code = Some(CodeSpec::of_tree(tree.to_string(), None));
+    }
     let wish = Wish { spec, source: String::new(), id, idempotency: None, command: String::new() };
     match submit(&shared, &principal, wish).await? {
         Submitted::Made { job, .. } => {
@@ -41,6 +52,25 @@ pub(super) async fn submit_job(
             Err(ApiError::new(JOB_EXISTS, detail).hint("leave the id out, or choose another one"))
         }
     }
+}
+
+/// The tree of a package that the caller uploaded, for the project of the job.
+async fn unpacked(
+    shared: &Shared,
+    principal: &Principal,
+    spec: &JobSpec,
+    package: &PackageName,
+) -> Result<Hash, ApiError> {
+    let project = spec.project.as_ref().unwrap_or(&principal.project);
+    authorize(principal, Action::SubmitJob, &Object::Project(project))?;
+    let (packages, owner, name) =
+        (shared.api.packages.clone(), principal.project.clone(), package.clone());
+    let found = blocking("looking for a package", move || packages.find(&owner, &name)).await?;
+    let Some(path) = found else {
+        return Err(ApiError::new(BAD_PARAMETER, "runtime_env.working_dir has not been uploaded")
+            .hint("name a directory with --working-dir: the client then uploads it"));
+    };
+    import_file(shared, project, path).await
 }
 
 /// What a client sends, without what is null.
@@ -81,8 +111,11 @@ fn random_word() -> Result<String, ApiError> {
     Ok(letters.flatten().map(|letter| char::from(*letter)).collect())
 }
 
-/// The spec of a request that came to this address.
-fn job_spec(request: SubmitRequest, address: &Address) -> Result<JobSpec, ApiError> {
+/// The spec of a request that came to this address, and the package that is its working directory.
+fn job_spec(
+    request: SubmitRequest,
+    address: &Address,
+) -> Result<(JobSpec, Option<PackageName>), ApiError> {
     refuse_others(&request.others)?;
     let metadata = request.metadata.clone().unwrap_or_default();
     refuse_unknown_keys(&metadata)?;
@@ -96,10 +129,11 @@ fn job_spec(request: SubmitRequest, address: &Address) -> Result<JobSpec, ApiErr
         spec.priority = priority(text)?;
     }
     spec.cluster = address.cluster.clone();
-    spec.env = env(request.runtime_env.unwrap_or_default())?;
+    let (env, package) = runtime_env(request.runtime_env.unwrap_or_default())?;
+    spec.env = env;
     spec.labels = metadata;
     spec.validate().map_err(|errors| ApiError::spec(in_rays_words(errors)))?;
-    Ok(spec)
+    Ok((spec, package))
 }
 
 /// Names the fields of the request instead of those of the spec that is made of it.
@@ -263,9 +297,19 @@ fn whole_gpus(gpus: Option<f64>) -> Result<Option<u32>, ApiError> {
     Ok(Some(gpus.ceil() as u32))
 }
 
-/// The variables of a runtime environment, of which they are the only part that is built.
-fn env(runtime_env: Map<String, Value>) -> Result<BTreeMap<String, Option<String>>, ApiError> {
+type Variables = BTreeMap<String, Option<String>>;
+
+/// The variables and the working directory of a runtime environment: no other part is built.
+fn runtime_env(
+    mut runtime_env: Map<String, Value>,
+) -> Result<(Variables, Option<PackageName>), ApiError> {
     let mut env = BTreeMap::new();
+    let working_dir = runtime_env.remove("working_dir").filter(|value| !says_nothing(value));
+    let package = working_dir.as_ref().map(package).transpose()?;
+    if package.is_some() {
+        // The client has left these out of what it uploaded.
+        runtime_env.remove("excludes");
+    }
     for (part, value) in runtime_env {
         if says_nothing(&value) {
             continue;
@@ -284,15 +328,23 @@ fn env(runtime_env: Map<String, Value>) -> Result<BTreeMap<String, Option<String
             env.insert(name, Some(value));
         }
     }
-    Ok(env)
+    Ok((env, package))
+}
+
+/// A package by its address, as the client names what it uploaded.
+fn package(working_dir: &Value) -> Result<PackageName, ApiError> {
+    let name = working_dir.as_str().and_then(|address| address.split_once("://"));
+    let name = name.and_then(|(protocol, name)| PackageName::new(protocol, name));
+    name.filter(PackageName::is_zip).ok_or_else(|| {
+        let shown = quoted(&working_dir.to_string());
+        not_built(&format!("the runtime_env.working_dir {shown}"), instead_of("working_dir"))
+    })
 }
 
 /// What to do without a part of a runtime environment.
 fn instead_of(part: &str) -> &'static str {
     match part {
-        "working_dir" | "excludes" => {
-            "put the code where all nodes see it, and begin the entrypoint with `cd DIRECTORY && `"
-        }
+        "working_dir" | "excludes" => "name a directory, which the client uploads",
         "py_modules" | "java_jars" => {
             "put the modules where all nodes see them, and name their directory in \
              runtime_env.env_vars.PYTHONPATH"
