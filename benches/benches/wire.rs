@@ -146,6 +146,7 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
             .to_vec(),
         env: env.collect(),
         workdir: Some("/mnt/shared/code/train".to_owned()),
+        code: None,
         job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),
         checkpoint_directory: Some("/mnt/shared/jobs/j-7f3k2/checkpoints".to_owned()),
         directories: Vec::new(),
