@@ -32,6 +32,9 @@ fn main() -> ExitCode {
     })
 }
 
+/// What happens to the tree before a transfer.
+type Change<'a> = dyn Fn(&mut Noise) -> anyhow::Result<()> + 'a;
+
 /// One transfer.
 #[derive(Clone, Copy)]
 struct Cost {
@@ -69,7 +72,7 @@ fn bench(fleet: &Fleet) -> anyhow::Result<()> {
     let large = source.join("d03").join("f16777216-3.bin");
     ensure!(small.is_file() && large.is_file(), "the files to change are not there");
 
-    let cases: [(&str, &dyn Fn(&mut Noise) -> anyhow::Result<()>); 3] = [
+    let cases: [(&str, &Change<'_>); 3] = [
         ("nothing changed", &|_| Ok(())),
         ("a file of 1 MiB is new", &|noise| noise.write(&small, 1 << 20)),
         ("16 B put into a file of 16 MiB", &|noise| {
@@ -80,7 +83,7 @@ fn bench(fleet: &Fleet) -> anyhow::Result<()> {
         }),
     ];
     let mut table = Table::new(&["what", "time", "sent", "rsync", "sent", "time", "bytes"]);
-    let mut run = |what: &str, before: &dyn Fn(&mut Noise) -> anyhow::Result<()>, fresh: bool| {
+    let mut run = |what: &str, before: &Change<'_>, fresh: bool| {
         let (mut mine, mut theirs) = (Vec::new(), Vec::new());
         for number in 0..RUNS {
             before(&mut noise)?;

@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -94,7 +94,7 @@ pub fn helper_main() -> ExitCode {
     }
 }
 
-fn carry_out(input: &mut impl Read) -> Result<&'static str, LayoutError> {
+fn carry_out(input: &mut impl BufRead) -> Result<&'static str, LayoutError> {
     let order = read_order(input)?;
     let tree = Hash::from_hex(&order.tree);
     let tree = tree.ok_or_else(|| LayoutError::Order("not the name of a tree".to_owned()))?;
@@ -124,17 +124,11 @@ fn carry_out(input: &mut impl Read) -> Result<&'static str, LayoutError> {
     written.map(|()| DONE)
 }
 
-/// Byte by byte: what is behind the line is the tree's.
-fn read_order(input: &mut impl Read) -> Result<Order, LayoutError> {
+fn read_order(input: &mut impl BufRead) -> Result<Order, LayoutError> {
     let wrong = |error: &dyn std::fmt::Display| LayoutError::Order(error.to_string());
     let mut line = Vec::new();
-    for byte in input.take(ORDER_BYTES).bytes() {
-        match byte.map_err(|error| wrong(&error))? {
-            b'\n' => return serde_json::from_slice(&line).map_err(|error| wrong(&error)),
-            byte => line.push(byte),
-        }
-    }
-    Err(wrong(&"it has no end"))
+    input.take(ORDER_BYTES).read_until(b'\n', &mut line).map_err(|error| wrong(&error))?;
+    serde_json::from_slice(&line).map_err(|error| wrong(&error))
 }
 
 const OPEN_DIRECTORY: OFlags =

@@ -45,6 +45,8 @@ impl Stamp {
 #[derive(Debug, Default)]
 pub struct Seen {
     files: HashMap<String, (Stamp, Kind)>,
+    /// All of them: what was sent then, most likely.
+    pub tree: Option<Tree>,
 }
 
 impl Seen {
@@ -136,5 +138,5 @@ fn decode(bytes: &[u8]) -> Option<Seen> {
             files.insert(path.clone(), (stamp, kind.clone()));
         }
     }
-    Some(Seen { files })
+    Some(Seen { files, tree: Some(tree) })
 }

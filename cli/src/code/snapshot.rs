@@ -36,6 +36,8 @@ pub struct Snapshot {
     pub tree: Tree,
     pub root: PathBuf,
     pub commit: Option<String>,
+    /// What the directory was when it was last read.
+    pub before: Option<Tree>,
 }
 
 impl Snapshot {
@@ -60,7 +62,7 @@ impl Snapshot {
             let stamps: Vec<_> = tree.entries().iter().map(stamp).collect();
             cache::store(caches, root, &tree, &stamps, began_s);
         }
-        Ok(Snapshot { tree, root: root.to_owned(), commit })
+        Ok(Snapshot { tree, root: root.to_owned(), commit, before: seen.tree })
     }
 
     /// Files and bytes, for people.

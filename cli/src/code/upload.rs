@@ -68,15 +68,43 @@ impl Upload<'_> {
             Err(error) => return Err(error),
         }
         let list = snapshot.tree.to_bytes();
+        let mut sent = 0;
+        if let Some(new) = self.since_last(snapshot).await? {
+            sent += self.chunks(snapshot, new).await? + list.len() as u64;
+            match self.send(Method::PUT, &path, list.clone()).await {
+                Err(error) if error.status() == Some(409) => {}
+                done => return done.map(|_| sent),
+            }
+        }
         let answer = self.send(Method::POST, &["code", "missing"], list.clone()).await?;
-        let mut sent = list.len() as u64;
-        for body in Bodies::of(snapshot, missing(&answer)?) {
+        sent += self.chunks(snapshot, missing(&answer)?).await? + 2 * list.len() as u64;
+        self.send(Method::PUT, &path, list).await?;
+        Ok(sent)
+    }
+
+    /// The chunks that are new since the directory was last read, when the coordinator has what it
+    /// was then: this spares it the question, which is as long as the list.
+    async fn since_last(&self, snapshot: &Snapshot) -> Result<Option<HashSet<Hash>>, CliError> {
+        let Some(before) = &snapshot.before else { return Ok(None) };
+        let name = before.name().to_string();
+        match self.client.get(&["code", "trees", &name], &self.query).await {
+            Ok(_) => {}
+            Err(error) if error.status() == Some(404) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let had: HashSet<Hash> = before.chunks().map(|chunk| chunk.hash).collect();
+        let new = snapshot.tree.chunks().map(|chunk| chunk.hash).filter(|hash| !had.contains(hash));
+        Ok(Some(new.collect()))
+    }
+
+    /// Sends these chunks; how many bytes that took.
+    async fn chunks(&self, snapshot: &Snapshot, wanted: HashSet<Hash>) -> Result<u64, CliError> {
+        let mut sent = 0;
+        for body in Bodies::of(snapshot, wanted) {
             let body = body?;
             sent += body.len() as u64;
             self.send(Method::PUT, &["code", "chunks"], body).await?;
         }
-        sent += list.len() as u64;
-        self.send(Method::PUT, &path, list).await?;
         Ok(sent)
     }
 
