@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+use crate::config::Options;
 use crate::durations;
 use crate::output::{Format, parse_format};
 
@@ -77,6 +78,16 @@ pub struct Globals {
 }
 
 impl Globals {
+    /// What they say about the connection.
+    pub fn connection(&self) -> Options {
+        Options {
+            address: self.address.clone(),
+            token: self.token.clone(),
+            token_file: self.token_file.clone(),
+            ca: self.ca.clone(),
+        }
+    }
+
     /// The form of the data.
     pub fn format(&self) -> Format {
         match self.output {

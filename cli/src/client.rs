@@ -38,6 +38,23 @@ const CAN_NEVER_RUN: &str = "E0330";
 /// Problem codes with which a coordinator that works well turns a request away for a moment.
 const BUSY: [&str; 2] = ["E0313", "E0315"];
 
+/// Where the JSON Schema of a spec is served: outside of the API, as editors load it.
+const SCHEMA: [&str; 2] = ["schema", "job.v1.json"];
+
+/// The address of the JSON Schema of a spec at a coordinator.
+pub fn schema_address(coordinator: &Url) -> Url {
+    below(coordinator, &SCHEMA)
+}
+
+fn below(base: &Url, path: &[&str]) -> Url {
+    let mut url = base.clone();
+    // Only a URL that cannot have a path refuses segments, and `config` lets none of those in.
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.pop_if_empty().extend(path);
+    }
+    url
+}
+
 /// Whether a POST may be sent again when its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
@@ -124,6 +141,16 @@ impl Client {
     pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, CliError> {
         let request = self.request(Method::GET, path, query).timeout(ANSWER_TIMEOUT);
         let response = self.send(request.header(ACCEPT, "application/json")).await?;
+        self.read_json(response).await
+    }
+
+    /// The JSON Schema of a spec with the names of the fleet.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn job_schema(&self) -> Result<Value, CliError> {
+        let request = self.authorized(self.http.get(schema_address(&self.base)));
+        let response = self.send(request.timeout(ANSWER_TIMEOUT)).await?;
         self.read_json(response).await
     }
 
@@ -233,12 +260,11 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, String)]) -> RequestBuilder {
-        let mut url = self.base.clone();
-        // Only a URL that cannot have a path refuses segments, and `config` lets none of those in.
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(["api", "v1"]).extend(path);
-        }
-        let mut request = self.http.request(method, url).query(query);
+        let url = below(&self.base, &[&["api", "v1"], path].concat());
+        self.authorized(self.http.request(method, url).query(query))
+    }
+
+    fn authorized(&self, mut request: RequestBuilder) -> RequestBuilder {
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }

@@ -56,8 +56,8 @@ pub use job::{
 };
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;
-pub use schema::schema;
-pub use starter::starter;
+pub use schema::{Names, schema};
+pub use starter::{modelines, starter};
 pub use template::{Param, ParamKind, ParamValue, Template, find as find_template, templates};
 pub use tracking::{Mlflow, Tracking, TrackingPlace, Wandb, WandbMode};
 pub use validate::{

@@ -26,12 +26,7 @@ pub(super) async fn login(
 ) -> Result<u8, CliError> {
     let env = |name: &str| std::env::var(name).ok();
     let address = login.address.clone().or_else(|| globals.address.clone());
-    let options = Options {
-        address,
-        token: globals.token.clone(),
-        token_file: globals.token_file.clone(),
-        ca: globals.ca.clone(),
-    };
+    let options = Options { address, ..globals.connection() };
     // Without a CA nothing is asked of a stranger: see below.
     let mut settings = config::resolve_unchecked(&options, env)?;
     let file = config::file_path(&env).ok_or_else(|| {

@@ -4,6 +4,7 @@
 mod access;
 mod again;
 mod answers;
+mod editors;
 mod exits;
 mod logs;
 mod offline;

@@ -115,8 +115,10 @@ impl From<Denied> for ApiError {
 /// What a route asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody on this machine.
+    /// Anybody.
     Open,
+    /// Anybody; a token whose role may do this gets to see more.
+    Offers(Action),
     /// A token whose role may do this to something.
     Needs(Action),
 }
@@ -132,7 +134,13 @@ pub(super) struct Gate {
 
 /// Stands before every route: nobody passes without the token that its access asks for.
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
-    if let Access::Needs(action) = gate.access {
+    let asked = match gate.access {
+        Access::Needs(action) => Some(action),
+        // A token that is wrong is refused: with less than expected nobody would notice.
+        Access::Offers(action) => token(&gate, request.headers()).map(|_| action),
+        Access::Open => None,
+    };
+    if let Some(action) = asked {
         let address = address(&request);
         let principal = match identify(&gate, request.headers(), address) {
             Ok(principal) => principal,
@@ -146,13 +154,17 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     next.run(request).await
 }
 
-/// The principal of a request's token.
-fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Principal, ApiError> {
-    let token = match gate.dialect {
+/// The token of a request, where its dialect puts it.
+fn token<'a>(gate: &Gate, headers: &'a HeaderMap) -> Option<&'a str> {
+    match gate.dialect {
         Dialect::Ours => bearer(headers),
         Dialect::Ray => bearer(headers).or_else(|| cookie(headers)),
-    };
-    let Some(token) = token else {
+    }
+}
+
+/// The principal of a request's token.
+fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Principal, ApiError> {
+    let Some(token) = token(gate, headers) else {
         return Err(ApiError::new(UNAUTHENTICATED, "this address needs a token")
             .hint("send `Authorization: Bearer <token>`; an administrator makes tokens"));
     };
