@@ -128,7 +128,7 @@ pub enum ColorWhen {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Submit a job: a spec file, a command, or both
+    /// Submit a job: a spec file, a script, or a command
     Submit(Submit),
     /// Submit the spec of a job again, perhaps with changes
     Clone(CloneJob),
@@ -214,7 +214,7 @@ fn parse_override(text: &str) -> Result<(String, String), String> {
 /// `gangline submit`.
 #[derive(Debug, ClapArgs)]
 pub struct Submit {
-    /// Spec file; - is stdin
+    /// Spec file, or a script with #GANGLINE or #SBATCH lines; - is stdin
     #[arg(required_unless_present = "command")]
     pub spec: Option<PathBuf>,
     /// Command of the job, in place of the spec's entrypoint
@@ -543,14 +543,14 @@ pub enum AuditCommand {
 /// `gangline validate`.
 #[derive(Debug, ClapArgs)]
 pub struct Validate {
-    /// Spec file; - is stdin
+    /// Spec file, or a script with #GANGLINE or #SBATCH lines; - is stdin
     pub spec: PathBuf,
 }
 
 /// `gangline plan`.
 #[derive(Debug, ClapArgs)]
 pub struct Plan {
-    /// Spec file; - is stdin
+    /// Spec file, or a script with #GANGLINE or #SBATCH lines; - is stdin
     pub spec: PathBuf,
     /// Overrides.
     #[command(flatten)]

@@ -49,7 +49,7 @@ pub use arguments::{Argument, TEMPLATE_VARIABLES, VariableError, expand_variable
 pub use code::{CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, Reward};
 pub use error::{Code, MAX_ERRORS, SpecError, SpecErrors};
 pub use fields::{Features, not_yet_fields, not_yet_fields_with};
-pub use import::{Imported, from_sky, from_slurm, name_from};
+pub use import::{Imported, from_sky, from_slurm, is_script, name_from};
 pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
     Expansion, JobSpec, Kind, Launcher, LauncherKind, Resources, resolve_env,
@@ -124,6 +124,41 @@ pub fn parse_with_features(source: &str, features: Features) -> Result<JobSpec, 
     read(source, &[], Mode { features, ..stored(OpenEnv::Allowed) })
 }
 
+/// A spec that was read from a script.
+#[derive(Debug)]
+pub struct FromScript {
+    pub spec: JobSpec,
+    /// What a person should know, one line each.
+    pub warnings: Vec<String>,
+    /// What was left out because it does not matter to the job, one line each.
+    pub notes: Vec<String>,
+    tree: tree::Node,
+}
+
+impl FromScript {
+    /// As [`SpecErrors::locate`], in the script.
+    pub fn locate(&self, errors: &mut SpecErrors) {
+        errors.locate_in(&self.tree);
+    }
+}
+
+/// As [`parse_with_overrides`], for a script: its `#GANGLINE` lines and the `#SBATCH` lines that
+/// have a counterpart are the fields, and the script is `run`. See [`is_script`].
+///
+/// # Errors
+/// Every problem of those lines, with its position in the script.
+pub fn parse_script(
+    source: &str,
+    overrides: &[(String, String)],
+) -> Result<FromScript, SpecErrors> {
+    let batch = import::batch::read(source)?;
+    let (mut tree, mut problems) = (batch.tree, batch.problems);
+    let mode = Mode { expand_again: true, ..stored(OpenEnv::Allowed) };
+    let spec = check(&mut tree, overrides, mode, &mut problems);
+    problems.finish(Some(&tree))?;
+    Ok(FromScript { spec, warnings: batch.warnings, notes: batch.notes, tree })
+}
+
 /// Reads only what a coordinator acts on, and takes a recorded expansion as it is.
 const fn stored(open_env: OpenEnv) -> Mode {
     Mode { open_env, features: Features::Delivered, expand_again: false }
@@ -139,9 +174,20 @@ fn read(source: &str, overrides: &[(String, String)], mode: Mode) -> Result<JobS
     for duplicate in duplicates {
         problems.known(duplicate);
     }
-    overrides::apply(&mut tree, overrides, &mut problems);
-    let spec = convert::job_spec(&tree, mode, &mut problems);
-    validate::check(&spec, &mut problems);
+    let spec = check(&mut tree, overrides, mode, &mut problems);
     problems.finish(Some(&tree))?;
     Ok(spec)
+}
+
+/// The spec of `tree` with the overrides; what is wrong goes to `problems`.
+fn check(
+    tree: &mut tree::Node,
+    overrides: &[(String, String)],
+    mode: Mode,
+    problems: &mut Problems,
+) -> JobSpec {
+    overrides::apply(tree, overrides, problems);
+    let spec = convert::job_spec(tree, mode, problems);
+    validate::check(&spec, problems);
+    spec
 }
