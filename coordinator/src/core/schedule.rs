@@ -9,18 +9,33 @@ use gangline_common::time::Timestamp;
 use super::Core;
 use super::effect::{Effects, Write};
 use super::gang::{Gang, GangState, Member, Phase};
-use super::job::{Addresses, Attempt, Job, JobState};
+use super::job::{Addresses, Attempt, Job, JobRequest, JobState};
 use super::node::{Inventory, Node, Reachability};
-use super::placement::{Candidate, Leases, Share, place};
+use super::placement::{Candidate, Leases, Share, out_of_reach, place};
 
 impl Core {
     /// One pass over the queue in order of submission. A job that cannot start holds back the
-    /// later jobs of its pool (and, when it names none, of every pool), so nobody starves.
+    /// later jobs of its pool (and, when it names none, of every pool), so nobody starves. One that
+    /// the nodes could not hold even if all were free holds back nobody: a pool with a wrong letter
+    /// must not stop the fleet.
     pub(super) fn schedule(&mut self, now: Timestamp, out: &mut Effects) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let fleet = self.possible_nodes();
+        let mut verdicts: BTreeMap<Shape, Option<String>> = BTreeMap::new();
         let mut blocked: BTreeMap<Option<String>, JobId> = BTreeMap::new();
         let queue: Vec<JobId> = self.queue.values().cloned().collect();
         for id in queue {
             let Some(job) = self.jobs.get(&id).cloned() else { continue };
+            // Many jobs ask for the same, and the queue may be long.
+            let verdict = verdicts
+                .entry(shape(&job.request))
+                .or_insert_with(|| out_of_reach(&job.request, &fleet));
+            if let Some(reason) = verdict {
+                self.say_why(&job, reason.clone(), out);
+                continue;
+            }
             let ahead = blocked.get(&None).or_else(|| match &job.request.pool {
                 Some(_) => blocked.get(&job.request.pool),
                 None => blocked.values().next(),
@@ -45,6 +60,13 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// The nodes that may come back, or are there.
+    fn possible_nodes(&self) -> Vec<Candidate> {
+        let mut nodes = self.candidates();
+        nodes.retain(|node| self.nodes.get(&node.node).is_some_and(|node| !node.revoked));
+        nodes
     }
 
     fn say_why(&mut self, job: &Job, reason: String, out: &mut Effects) {
@@ -195,6 +217,21 @@ impl Core {
         }
         leases
     }
+}
+
+/// What [`out_of_reach`] looks at.
+type Shape = (u32, u32, Option<u32>, Option<u64>, Option<String>, Vec<String>, Vec<String>);
+
+fn shape(request: &JobRequest) -> Shape {
+    (
+        request.nnodes,
+        request.gpus_per_node,
+        request.cpus_milli,
+        request.memory_bytes,
+        request.pool.clone(),
+        request.gpu_models.clone(),
+        request.exclude_nodes.clone(),
+    )
 }
 
 fn models(inventory: &Inventory) -> Vec<String> {
