@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use crate::config::Options;
 use crate::durations;
 use crate::output::{Format, parse_format};
+use crate::trust::{self, Pin};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -504,8 +505,8 @@ pub struct Login {
     #[arg(value_name = "ADDRESS")]
     pub address: Option<String>,
     /// SHA-256 fingerprint of the coordinator's CA, from your administrator
-    #[arg(long, value_name = "SHA256", conflicts_with = "ca")]
-    pub pin: Option<String>,
+    #[arg(long, value_name = "SHA256", conflicts_with = "ca", value_parser = trust::parse_pin)]
+    pub pin: Option<Pin>,
     /// Name to keep it under
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub context: String,

@@ -9,7 +9,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::config::Settings;
+use crate::config::{DEFAULT_ADDRESS, Settings};
 use crate::errors::{CliError, code, exit};
 use crate::output::Screen;
 
@@ -303,15 +303,21 @@ impl Client {
     pub fn unreachable(&self, error: &reqwest::Error) -> CliError {
         let why = if error.is_timeout() { "timed out".to_owned() } else { innermost(error) };
         let what = format!("cannot reach the coordinator at {}", self.address());
-        CliError::new(exit::UNREACHABLE, code::UNREACHABLE, what)
-            .why(why)
-            .hint("is it running, and is the address right? --address or GANGLINE_ADDRESS sets it")
-            .transport()
+        let hint = if self.address() == DEFAULT_ADDRESS {
+            "is there one on this machine? To use another one: gangline login https://HOST:PORT"
+        } else {
+            "is it running, and is the address right? gangline login ADDRESS sets it, --address or \
+             GANGLINE_ADDRESS for one command"
+        };
+        CliError::new(exit::UNREACHABLE, code::UNREACHABLE, what).why(why).hint(hint).transport()
     }
 
     fn bad_answer(&self, what: &str) -> CliError {
-        CliError::new(exit::ERROR, code::BAD_ANSWER, what)
-            .hint(format!("is {} a coordinator of Gangline?", self.address()))
+        CliError::new(exit::ERROR, code::BAD_ANSWER, what).hint(self.doubt())
+    }
+
+    fn doubt(&self) -> String {
+        format!("is {} the address of a coordinator of Gangline?", self.address())
     }
 
     fn refused(&self, status: StatusCode, body: &[u8]) -> CliError {
@@ -337,6 +343,7 @@ impl Client {
         match text("hint") {
             Some(hint) => error = error.hint(hint),
             None if exit == exit::DENIED => error = error.hint(login),
+            None if code == code::REFUSED => error = error.hint(self.doubt()),
             None => {}
         }
         if matches!(status.as_u16(), 502..=504) { error.transport() } else { error }
