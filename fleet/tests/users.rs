@@ -211,7 +211,8 @@ async fn the_first_steps_and_what_each_mistake_is_told() -> TestResult {
     let typo = ["submit", "job.yaml", "--set", "gpu_per_node=8"];
     mistake(&typo, 5, &["unknown field", "did you mean `resources.gpus_per_node`?"])?;
     let foreign = ["submit", "job.yaml", "--set", "project=vision"];
-    mistake(&foreign, 4, &["does not allow", "`gangline whoami` shows your role and project"])?;
+    mistake(&foreign, 4, &["your token is of another project", "`gangline whoami` shows yours"])?;
+    mistake(&["token", "create", "--user", "bob"], 2, &["--project <PROJECT>"])?;
     // These are no errors: nodes may still join. They say what is missing, and stop nobody.
     let waits = "PENDING  waits for nodes that the fleet does not have: needs 1 node";
     for (option, value, why) in [

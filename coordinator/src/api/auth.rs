@@ -57,6 +57,8 @@ pub enum Object<'a> {
 pub enum Denied {
     /// The caller may know that.
     Forbidden,
+    /// The same, because the project is another one than the caller's.
+    Foreign,
     /// The caller must not learn that the object exists.
     Hidden,
 }
@@ -82,7 +84,7 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     match object {
         // Nothing is said of what the role cannot see.
         Object::Job(job) if job.project != principal.project && !everybodys => Err(Denied::Hidden),
-        Object::Project(project) if *project != principal.project => Err(Denied::Forbidden),
+        Object::Project(project) if *project != principal.project => Err(Denied::Foreign),
         Object::Any | Object::Fleet | Object::Project(_) | Object::Job(_) if able => Ok(()),
         Object::Any | Object::Fleet | Object::Project(_) | Object::Job(_) => Err(Denied::Forbidden),
     }
@@ -107,6 +109,8 @@ impl From<Denied> for ApiError {
         match denied {
             Denied::Forbidden => ApiError::new(FORBIDDEN, "your role does not allow this")
                 .hint("ask an administrator; `gangline whoami` shows your role and project"),
+            Denied::Foreign => ApiError::new(FORBIDDEN, "your token is of another project")
+                .hint("leave the project out, or use a token of it; `gangline whoami` shows yours"),
             Denied::Hidden => no_such_job(),
         }
     }
@@ -406,7 +410,7 @@ mod tests {
         let own = Object::Project("p");
         assert_eq!(authorize(&member, Action::SubmitJob, &own), Ok(()));
         let other = Object::Project("q");
-        assert_eq!(authorize(&member, Action::SubmitJob, &other), Err(Denied::Forbidden));
+        assert_eq!(authorize(&member, Action::SubmitJob, &other), Err(Denied::Foreign));
         for action in [Action::RevokeNode, Action::ManageTokens] {
             for object in [Object::Any, Object::Fleet, own] {
                 assert_eq!(authorize(&member, action, &object), Err(Denied::Forbidden));
