@@ -60,10 +60,10 @@ pub use schema::{Names, schema};
 pub use starter::{modelines, starter};
 pub use template::{Param, ParamKind, ParamValue, Template, find as find_template, templates};
 pub use tracking::{Mlflow, Tracking, TrackingPlace, Wandb, WandbMode};
+pub use units::duration as parse_duration;
 pub use validate::{
     MAX_ARGUMENT_BYTES, MAX_ENTRYPOINT_AND_ENV_BYTES, MAX_GPUS_PER_NODE, MAX_NNODES,
 };
-pub use units::duration as parse_duration;
 pub use variable::Part;
 pub use yaml::{json_source, yaml};
 

@@ -214,6 +214,11 @@ fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
     Err(refusal("not confirmed; nothing was done".to_owned()))
 }
 
+/// The items of the list `key` of an answer; none where there is no such list.
+fn items<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
+    answer.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
 /// `-` for what is not there.
 fn or_dash(text: Option<String>) -> String {
     text.filter(|text| !text.is_empty()).unwrap_or_else(|| "-".to_owned())
