@@ -142,9 +142,9 @@ pub(crate) fn join(pointer: &str, segment: &str) -> String {
     format!("{pointer}/{}", segment.replace('~', "~0").replace('/', "~1"))
 }
 
-/// The key of a segment of a JSON pointer.
-pub(crate) fn unescaped(segment: &str) -> String {
-    segment.replace("~1", "/").replace("~0", "~")
+/// What a piece of a JSON pointer stands for.
+pub(crate) fn unescaped(piece: &str) -> String {
+    piece.replace("~1", "/").replace("~0", "~")
 }
 
 /// Parse one document. The duplicate keys of an otherwise readable text come back beside the
