@@ -15,6 +15,7 @@ mod sky;
 mod slurm;
 mod slurm_options;
 mod slurm_values;
+mod slurm_words;
 
 pub use sky::from_sky;
 pub use slurm::from_slurm;
