@@ -8,8 +8,11 @@ fn read(text: &str) -> Result<FromScript, SpecErrors> {
     parse_script(text, &[])
 }
 
-/// Code, place and message of every problem of `text`.
-fn problems(text: &str) -> Vec<(&'static str, Option<(u32, u32)>, String)> {
+/// Code, line and column, and message.
+type Found = (&'static str, Option<(u32, u32)>, String);
+
+/// Every problem of `text`.
+fn problems(text: &str) -> Vec<Found> {
     let errors = read(text).expect_err(text).errors;
     errors.into_iter().map(|e| (e.code, e.line.zip(e.column), e.message)).collect()
 }

@@ -15,27 +15,14 @@ use super::placement::{Candidate, Leases, Share, out_of_reach, place};
 
 impl Core {
     /// One pass over the queue in order of submission. A job that cannot start holds back the
-    /// later jobs of its pool (and, when it names none, of every pool), so nobody starves. One that
-    /// the nodes could not hold even if all were free holds back nobody: a pool with a wrong letter
-    /// must not stop the fleet.
+    /// later jobs of its pool (and, when it names none, of every pool), so nobody starves.
     pub(super) fn schedule(&mut self, now: Timestamp, out: &mut Effects) {
-        if self.queue.is_empty() {
-            return;
-        }
-        let fleet = self.possible_nodes();
-        let mut verdicts: BTreeMap<Shape, Option<String>> = BTreeMap::new();
         let mut blocked: BTreeMap<Option<String>, JobId> = BTreeMap::new();
         let queue: Vec<JobId> = self.queue.values().cloned().collect();
+        let fleet = if queue.is_empty() { Vec::new() } else { self.possible_nodes() };
+        let mut unreachable = BTreeMap::new();
         for id in queue {
             let Some(job) = self.jobs.get(&id).cloned() else { continue };
-            // Many jobs ask for the same, and the queue may be long.
-            let verdict = verdicts
-                .entry(shape(&job.request))
-                .or_insert_with(|| out_of_reach(&job.request, &fleet));
-            if let Some(reason) = verdict {
-                self.say_why(&job, reason.clone(), out);
-                continue;
-            }
             let ahead = blocked.get(&None).or_else(|| match &job.request.pool {
                 Some(_) => blocked.get(&job.request.pool),
                 None => blocked.values().next(),
@@ -45,6 +32,15 @@ impl Core {
                 let same = self.jobs.get(ahead).is_some_and(|other| other.project == job.project);
                 let ahead = if same { ahead.as_str() } else { "an earlier job" };
                 self.say_why(&job, format!("waits behind {ahead}"), out);
+                continue;
+            }
+            // Such a job holds back nobody: a pool with a wrong letter must not stop the fleet.
+            // Many jobs ask for the same, and the queue may be long.
+            let missing = unreachable
+                .entry(shape(&job.request))
+                .or_insert_with(|| out_of_reach(&job.request, &fleet));
+            if let Some(reason) = missing {
+                self.say_why(&job, reason.clone(), out);
                 continue;
             }
             let candidates = self.candidates();
