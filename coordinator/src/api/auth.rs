@@ -141,7 +141,7 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     let asked = match gate.access {
         Access::Needs(action) => Some(action),
         // A token that is wrong is refused: with less than expected nobody would notice.
-        Access::Offers(action) => token(&gate, request.headers()).map(|_| action),
+        Access::Offers(action) => bearer(request.headers()).map(|_| action),
         Access::Open => None,
     };
     if let Some(action) = asked {
@@ -158,17 +158,13 @@ pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: 
     next.run(request).await
 }
 
-/// The token of a request, where its dialect puts it.
-fn token<'a>(gate: &Gate, headers: &'a HeaderMap) -> Option<&'a str> {
-    match gate.dialect {
-        Dialect::Ours => bearer(headers),
-        Dialect::Ray => bearer(headers).or_else(|| cookie(headers)),
-    }
-}
-
 /// The principal of a request's token.
 fn identify(gate: &Gate, headers: &HeaderMap, address: IpAddr) -> Result<Principal, ApiError> {
-    let Some(token) = token(gate, headers) else {
+    let token = match gate.dialect {
+        Dialect::Ours => bearer(headers),
+        Dialect::Ray => bearer(headers).or_else(|| cookie(headers)),
+    };
+    let Some(token) = token else {
         return Err(ApiError::new(UNAUTHENTICATED, "this address needs a token")
             .hint("send `Authorization: Bearer <token>`; an administrator makes tokens"));
     };
