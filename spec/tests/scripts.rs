@@ -68,7 +68,7 @@ fn each_problem_stands_in_its_line() {
     let cases = [
         ("#GANGLINE resources.nnodes: two\nx\n", "E0103", (1, 29)),
         ("#GANGLINE resources: {nnodes: 1, pol: x}\nx\n", "E0101", (1, 34)),
-        ("\n#GANGLINE queue.priority: high\nx\n", "E0102", (2, 11)),
+        ("\n#GANGLINE retry.max: 3\nx\n", "E0102", (2, 11)),
         ("#GANGLINE timeout: 2h\nx\n", "E0102", (1, 11)),
         ("#GANGLINE name: [a\nx\n", "E0105", (1, 17)),
         ("#GANGLINE name\nx\n", "E0105", (1, 11)),
@@ -79,7 +79,7 @@ fn each_problem_stands_in_its_line() {
         ("#GANGLINE name: a\n#GANGLINE name.b: 1\nx\n", "E0107", (2, 11)),
         ("#GANGLINE template: ray\nx\n", "E0107", (1, 11)),
         ("#GANGLINE command: [a]\nx\n", "E0107", (1, 11)),
-        ("#GANGLINE kind: cluster\nx\n", "E0102", (1, 17)),
+        ("#GANGLINE kind: serve\nx\n", "E0102", (1, 17)),
         ("x\n#GANGLINE name: a\n", "E0107", (2, 1)),
         ("#SBATCH --gpus=4\n#GANGLINE resources.nnodes: 2\nx\n", "E0107", (2, 11)),
         ("#SBATCH --job-name=a\n#GANGLINE name: b\nx\n", "E0107", (2, 11)),

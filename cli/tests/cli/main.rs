@@ -4,8 +4,8 @@
 mod access;
 mod again;
 mod answers;
-mod editors;
 mod exits;
+mod init;
 mod logs;
 mod offline;
 mod server;
