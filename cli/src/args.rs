@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use gangline_spec::Priority;
 
+use crate::config::Options;
 use crate::durations;
 use crate::output::{Format, parse_format};
+use crate::trust::{self, Pin};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -78,6 +80,16 @@ pub struct Globals {
 }
 
 impl Globals {
+    /// What they say about the connection.
+    pub fn connection(&self) -> Options {
+        Options {
+            address: self.address.clone(),
+            token: self.token.clone(),
+            token_file: self.token_file.clone(),
+            ca: self.ca.clone(),
+        }
+    }
+
     /// The form of the data.
     pub fn format(&self) -> Format {
         match self.output {
@@ -118,7 +130,7 @@ pub enum ColorWhen {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Submit a job: a spec file, a command, or both
+    /// Submit a job: a spec file, a script, or a command
     Submit(Submit),
     /// Submit the spec of a job again, perhaps with changes
     Clone(CloneJob),
@@ -216,7 +228,7 @@ fn parse_override(text: &str) -> Result<(String, String), String> {
 /// `gangline submit`.
 #[derive(Debug, ClapArgs)]
 pub struct Submit {
-    /// Spec file; - is stdin
+    /// Spec file, or a script with #GANGLINE or #SBATCH lines; - is stdin
     #[arg(required_unless_present = "command")]
     pub spec: Option<PathBuf>,
     /// Command of the job, in place of the spec's entrypoint
@@ -604,8 +616,8 @@ pub struct Login {
     #[arg(value_name = "ADDRESS")]
     pub address: Option<String>,
     /// SHA-256 fingerprint of the coordinator's CA, from your administrator
-    #[arg(long, value_name = "SHA256", conflicts_with = "ca")]
-    pub pin: Option<String>,
+    #[arg(long, value_name = "SHA256", conflicts_with = "ca", value_parser = trust::parse_pin)]
+    pub pin: Option<Pin>,
     /// Name to keep it under
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub context: String,
@@ -643,14 +655,14 @@ pub enum AuditCommand {
 /// `gangline validate`.
 #[derive(Debug, ClapArgs)]
 pub struct Validate {
-    /// Spec file; - is stdin
+    /// Spec file, or a script with #GANGLINE or #SBATCH lines; - is stdin
     pub spec: PathBuf,
 }
 
 /// `gangline plan`.
 #[derive(Debug, ClapArgs)]
 pub struct Plan {
-    /// Spec file; - is stdin
+    /// Spec file, or a script with #GANGLINE or #SBATCH lines; - is stdin
     pub spec: PathBuf,
     /// Overrides.
     #[command(flatten)]

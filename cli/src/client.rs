@@ -9,7 +9,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::config::Settings;
+use crate::config::{DEFAULT_ADDRESS, Settings};
 use crate::errors::{CliError, code, exit};
 use crate::output::Screen;
 
@@ -43,6 +43,23 @@ const CAN_NEVER_RUN: &str = "E0330";
 /// Problem codes with which a coordinator that works well turns a request away for a moment, or
 /// tells that a node of a job does not answer.
 const BUSY: [&str; 5] = ["E0313", "E0315", "E0362", "E0364", "E0366"];
+
+/// Where the JSON Schema of a spec is served: outside of the API, as editors load it.
+const SCHEMA: [&str; 2] = ["schema", "job.v1.json"];
+
+/// The address of the JSON Schema of a spec at a coordinator.
+pub fn schema_address(coordinator: &Url) -> Url {
+    below(coordinator, &SCHEMA)
+}
+
+fn below(base: &Url, path: &[&str]) -> Url {
+    let mut url = base.clone();
+    // Only a URL that cannot have a path refuses segments, and `config` lets none of those in.
+    if let Ok(mut segments) = url.path_segments_mut() {
+        segments.pop_if_empty().extend(path);
+    }
+    url
+}
 
 /// Whether a POST may be sent again when its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +151,16 @@ impl Client {
     pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, CliError> {
         let request = self.request(Method::GET, path, query).timeout(ANSWER_TIMEOUT);
         let response = self.read(request.header(ACCEPT, "application/json")).await?;
+        self.read_json(response).await
+    }
+
+    /// The JSON Schema of a spec with the names of the fleet.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn job_schema(&self) -> Result<Value, CliError> {
+        let request = self.authorized(self.http.get(schema_address(&self.base)));
+        let response = self.send(request.timeout(ANSWER_TIMEOUT)).await?;
         self.read_json(response).await
     }
 
@@ -293,12 +320,11 @@ impl Client {
         path: &[&str],
         query: &[(&str, String)],
     ) -> RequestBuilder {
-        let mut url = self.base.clone();
-        // Only a URL that cannot have a path refuses segments, and `config` lets none of those in.
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(["api", "v1"]).extend(path);
-        }
-        let mut request = http.request(method, url).query(query);
+        let url = below(&self.base, &[&["api", "v1"], path].concat());
+        self.authorized(http.request(method, url).query(query))
+    }
+
+    fn authorized(&self, mut request: RequestBuilder) -> RequestBuilder {
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
@@ -355,15 +381,21 @@ impl Client {
     pub fn unreachable(&self, error: &reqwest::Error) -> CliError {
         let why = if error.is_timeout() { "timed out".to_owned() } else { innermost(error) };
         let what = format!("cannot reach the coordinator at {}", self.address());
-        CliError::new(exit::UNREACHABLE, code::UNREACHABLE, what)
-            .why(why)
-            .hint("is it running, and is the address right? --address or GANGLINE_ADDRESS sets it")
-            .transport()
+        let hint = if self.address() == DEFAULT_ADDRESS {
+            "is there one on this machine? To use another one: gangline login https://HOST:PORT"
+        } else {
+            "is it running, and is the address right? gangline login ADDRESS sets it, --address or \
+             GANGLINE_ADDRESS for one command"
+        };
+        CliError::new(exit::UNREACHABLE, code::UNREACHABLE, what).why(why).hint(hint).transport()
     }
 
     fn bad_answer(&self, what: &str) -> CliError {
-        CliError::new(exit::ERROR, code::BAD_ANSWER, what)
-            .hint(format!("is {} a coordinator of Gangline?", self.address()))
+        CliError::new(exit::ERROR, code::BAD_ANSWER, what).hint(self.doubt())
+    }
+
+    fn doubt(&self) -> String {
+        format!("is {} the address of a coordinator of Gangline?", self.address())
     }
 
     fn refused(&self, status: StatusCode, body: &[u8]) -> CliError {
@@ -389,6 +421,7 @@ impl Client {
         match text("hint") {
             Some(hint) => error = error.hint(hint),
             None if exit == exit::DENIED => error = error.hint(login),
+            None if code == code::REFUSED => error = error.hint(self.doubt()),
             None => {}
         }
         if matches!(status.as_u16(), 502..=504) { error.transport() } else { error }

@@ -169,6 +169,7 @@ fn read_text(path: &Path, what: &str) -> Result<String, CliError> {
     let cannot = |error: std::io::Error| {
         CliError::new(exit::INVALID, code::CONFIG, format!("cannot read {what} {}", path.display()))
             .why(error.to_string())
+            .hint("gangline login keeps address and token; --token-file names a file with a token")
     };
     let mut text = String::new();
     let file = std::fs::File::open(path).map_err(cannot)?;

@@ -7,50 +7,13 @@ use jiff::tz::TimeZone;
 
 const UNITS: [(char, u64); 4] = [('d', 86_400), ('h', 3_600), ('m', 60), ('s', 1)];
 
-/// Longest duration that is taken: a year.
-const MAX_SECONDS: u64 = 366 * 86_400;
-
-/// Read `90s`, `2h30m`, `3d12h`, or Slurm's `D-HH:MM:SS`.
+/// Read a duration in the forms of a spec: `90s`, `2h30m`, `3d12h`, or Slurm's `D-HH:MM:SS`.
 ///
 /// # Errors
 /// What is wanted instead, as a sentence for the command line.
 pub fn parse(text: &str) -> Result<Duration, String> {
-    let seconds = with_units(text).or_else(|| slurm(text)).filter(|s| *s <= MAX_SECONDS);
-    seconds
-        .map(Duration::from_secs)
+    gangline_spec::parse_duration(text)
         .ok_or_else(|| "write it as 90s, 2h30m, 3d12h or 1-12:00:00, at most a year".to_owned())
-}
-
-fn with_units(text: &str) -> Option<u64> {
-    let mut rest = text;
-    let mut total: u64 = 0;
-    let mut units = UNITS.iter();
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit())?;
-        let (digits, tail) = rest.split_at_checked(end)?;
-        let unit = tail.chars().next()?;
-        // Units go from large to small, each at most once.
-        let (_, seconds) = units.find(|(name, _)| *name == unit)?;
-        total = total.checked_add(digits.parse::<u64>().ok()?.checked_mul(*seconds)?)?;
-        rest = tail.strip_prefix(unit)?;
-    }
-    (!text.is_empty()).then_some(total)
-}
-
-fn slurm(text: &str) -> Option<u64> {
-    let (days, clock) = text.split_once('-')?;
-    let mut total = number(days)?.checked_mul(86_400)?;
-    let mut parts = clock.split(':');
-    for (seconds, most) in [(3_600, 23), (60, 59), (1, 59)] {
-        let part = parts.next()?;
-        let value = number(part).filter(|value| part.len() == 2 && *value <= most)?;
-        total = total.checked_add(value * seconds)?;
-    }
-    parts.next().is_none().then_some(total)
-}
-
-fn number(text: &str) -> Option<u64> {
-    text.chars().all(|c| c.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 /// A length of time in its two largest units: `3h10m`, `22m`, `4.2s` is `4s`.

@@ -1,17 +1,18 @@
-//! The spec of a submission: a file, a command, or both, with the options of the command line put
-//! over it. All checks of the spec crate are made here, before anything is sent.
+//! The spec of a submission: a file, a script, a command, or a file and a command, with the options
+//! of the command line put over it. All checks of the spec crate are made here, before anything is sent.
 
 use std::io::Read;
 use std::path::Path;
 
 use gangline_spec::{
-    Code, Entrypoint, JobSpec, MAX_SPEC_BYTES, SpecErrors, json_source, name_from, parse_recorded,
-    parse_with_overrides, resolve_env,
+    Code, Entrypoint, FromScript, JobSpec, MAX_SPEC_BYTES, SpecErrors, is_script, json_source,
+    name_from, parse_recorded, parse_script, parse_with_overrides, resolve_env,
 };
 use serde_json::{Value, json};
 
 use crate::args::SpecOptions;
 use crate::errors::{CliError, code, exit};
+use crate::output::Screen;
 
 /// A text and what to call it in messages.
 #[derive(Clone, Debug)]
@@ -82,6 +83,45 @@ pub enum Input<'a> {
     },
 }
 
+/// A spec to send, and what to say about how it was read.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The spec.
+    pub spec: JobSpec,
+    /// What a person should know.
+    warnings: Vec<String>,
+    /// What of a script was left out because it does not matter to the job.
+    notes: Vec<String>,
+}
+
+impl Prepared {
+    /// The spec, after saying what there is to say.
+    pub fn say(self, screen: &Screen) -> JobSpec {
+        for warning in &self.warnings {
+            screen.warn(warning);
+        }
+        for note in &self.notes {
+            screen.hint(note);
+        }
+        self.spec
+    }
+}
+
+/// Check the spec or script `source` alone: without options, and without a shell's environment.
+///
+/// # Errors
+/// Exit code 5 with every problem.
+pub fn check(source: &Source) -> Result<Prepared, CliError> {
+    let problems = |errors| CliError::spec(&errors, &source.name, &source.text);
+    if is_script(&source.name, &source.text) {
+        let FromScript { spec, warnings, notes, .. } =
+            parse_script(&source.text, &[]).map_err(problems)?;
+        return Ok(Prepared { spec, warnings, notes });
+    }
+    let spec = parse_with_overrides(&source.text, &[]).map_err(problems)?;
+    Ok(Prepared { spec, warnings: Vec::new(), notes: Vec::new() })
+}
+
 /// Make the spec; `shell` looks up the environment of this process.
 ///
 /// # Errors
@@ -90,7 +130,7 @@ pub fn prepare(
     input: &Input<'_>,
     options: &SpecOptions,
     shell: impl Fn(&str) -> Option<String>,
-) -> Result<JobSpec, CliError> {
+) -> Result<Prepared, CliError> {
     let from_command = |name: &str| Source { name: name.to_owned(), text: "{}".to_owned() };
     let (source, command) = match input {
         Input::File { path, command } => (read_source(path)?, *command),
@@ -103,11 +143,22 @@ pub fn prepare(
         overrides.push(("launcher.type".to_owned(), "command".to_owned()));
     }
     overrides.extend(own_overrides(options));
-    let parsed = match input {
+    let problems = |errors| CliError::spec(&errors, &source.name, &source.text);
+    let mut script = None;
+    let spec = match input {
         Input::Job { .. } => parse_recorded(&source.text, &overrides),
+        Input::File { .. } if is_script(&source.name, &source.text) => {
+            if !command.is_empty() {
+                let what = format!("{} is a script, which is what runs", source.name);
+                return Err(CliError::new(exit::USAGE, code::USAGE, what)
+                    .hint("give it values with --env NAME=VALUE, or leave the script out"));
+            }
+            let read = parse_script(&source.text, &overrides).map_err(problems)?;
+            Ok(script.insert(read).spec.clone())
+        }
         _ => parse(&source, overrides, command),
     };
-    let mut spec = parsed.map_err(|errors| CliError::spec(&errors, &source.name, &source.text))?;
+    let mut spec = spec.map_err(problems)?;
     for entry in &options.env {
         let (name, value) = match entry.split_once('=') {
             Some((name, value)) => (name, Some(value.to_owned())),
@@ -120,10 +171,14 @@ pub fn prepare(
     }
     let checked = spec.validate().and_then(|()| resolve_env(&mut spec, shell));
     checked.map_err(|mut errors| {
-        errors.locate(&source.text);
-        CliError::spec(&errors, &source.name, &source.text)
+        match &script {
+            Some(script) => script.locate(&mut errors),
+            None => errors.locate(&source.text),
+        }
+        problems(errors)
     })?;
-    Ok(spec)
+    let (warnings, notes) = script.map(|s| (s.warnings, s.notes)).unwrap_or_default();
+    Ok(Prepared { spec, warnings, notes })
 }
 
 /// The spec of a job as a text. What its template gave stays as it was, so that the new job runs
@@ -232,7 +287,8 @@ mod tests {
             ..SpecOptions::default()
         };
         let input = Input::File { path: &path, command: &[] };
-        let spec = prepare(&input, &options, |name| (name == "B").then(|| "two".into())).unwrap();
+        let spec =
+            prepare(&input, &options, |name| (name == "B").then(|| "two".into())).unwrap().spec;
         assert_eq!(spec.name.as_deref(), Some("b"));
         assert_eq!((spec.resources.nnodes, spec.resources.gpus_per_node), (3, 4));
         assert_eq!(spec.resources.pool.as_deref(), Some("1e3"));
@@ -247,7 +303,7 @@ mod tests {
         for text in ["run: hi\n", "command: [x]\n", "resources: {nnodes: 1}\n"] {
             let (_dir, path) = file(text);
             let input = Input::File { path: &path, command: &command };
-            let spec = prepare(&input, &SpecOptions::default(), |_| None).unwrap();
+            let spec = prepare(&input, &SpecOptions::default(), |_| None).unwrap().spec;
             assert_eq!(spec.entrypoint, Entrypoint::Argv(command.clone()), "{text}");
             assert_eq!(spec.name.as_deref(), Some("my-job-1"));
         }
@@ -256,11 +312,13 @@ mod tests {
     #[test]
     fn commands_alone() {
         let command = words(&["/usr/bin/Python3.12", "x.py"]);
-        let spec = prepare(&Input::OneOff(&command), &SpecOptions::default(), |_| None).unwrap();
+        let spec =
+            prepare(&Input::OneOff(&command), &SpecOptions::default(), |_| None).unwrap().spec;
         assert_eq!(spec.launcher.kind, gangline_spec::LauncherKind::Command);
         assert_eq!(spec.name.as_deref(), Some("python3-12"));
-        let spec =
-            prepare(&Input::Command(&words(&["--"])), &SpecOptions::default(), |_| None).unwrap();
+        let spec = prepare(&Input::Command(&words(&["--"])), &SpecOptions::default(), |_| None)
+            .unwrap()
+            .spec;
         assert_eq!(spec.launcher.kind, gangline_spec::LauncherKind::Ray);
         assert_eq!(spec.name.as_deref(), Some("job"));
     }

@@ -36,6 +36,13 @@ impl Table {
         self
     }
 
+    /// Adds rows, see [`Table::row`].
+    #[must_use]
+    pub fn with_rows(mut self, rows: impl Iterator<Item = Vec<String>>) -> Self {
+        rows.for_each(|row| self.row(row));
+        self
+    }
+
     /// Adds a row; control sequences are removed here. A missing cell is empty.
     pub fn row(&mut self, cells: Vec<String>) {
         let cells: Vec<String> = cells.iter().map(|cell| clean(cell)).collect();
@@ -56,6 +63,17 @@ impl Table {
             self.line(&row, &mut out);
         }
         out
+    }
+
+    /// The rows as a part of a longer text: a blank line, `title`, and the table, indented. Nothing
+    /// without rows.
+    pub fn section(mut self, title: &str) -> String {
+        if self.rows.is_empty() {
+            return String::new();
+        }
+        let table = self.take();
+        let indented: Vec<String> = table.lines().map(|line| format!("  {line}\n")).collect();
+        format!("\n{title}\n{}", indented.concat())
     }
 
     fn line(&self, cells: &[String], out: &mut String) {

@@ -20,6 +20,21 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Characters in a line of a PEM file.
 const PEM_LINE: usize = 64;
 
+/// The fingerprint of a CA that somebody trusts.
+pub type Pin = [u8; 32];
+
+/// Read a pin: SHA-256 in hexadecimal, with or without colons.
+///
+/// # Errors
+/// It has another form.
+pub fn parse_pin(text: &str) -> Result<Pin, String> {
+    let digits: String = text.chars().filter(|c| *c != ':').collect();
+    let bytes = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok();
+    bytes.and_then(|bytes| Pin::try_from(bytes).ok()).ok_or_else(|| {
+        format!("a fingerprint has 64 hexadecimal digits, this has {} characters", digits.len())
+    })
+}
+
 /// The certificate of a CA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authority {
@@ -35,11 +50,9 @@ impl Authority {
         pairs.join(":")
     }
 
-    /// Whether `pin`, in hexadecimal with or without colons, is the fingerprint.
-    pub fn is(&self, pin: &str) -> bool {
-        let digits: String = pin.chars().filter(|c| *c != ':').collect();
-        let pin = HEXLOWER_PERMISSIVE.decode(digits.as_bytes());
-        pin.is_ok_and(|pin| pin == digest(&SHA256, &self.der).as_ref())
+    /// Whether `pin` is the fingerprint.
+    pub fn is(&self, pin: &Pin) -> bool {
+        pin == digest(&SHA256, &self.der).as_ref()
     }
 
     pub fn to_pem(&self) -> String {
@@ -168,11 +181,14 @@ mod tests {
         let authority = Authority { der: b"certificate".to_vec() };
         let fingerprint = authority.fingerprint();
         assert_eq!(fingerprint.len(), 32 * 3 - 1);
-        assert!(authority.is(&fingerprint));
-        assert!(authority.is(&fingerprint.replace(':', "").to_lowercase()));
+        for text in [fingerprint.clone(), fingerprint.replace(':', "").to_lowercase()] {
+            assert!(authority.is(&parse_pin(&text).unwrap()));
+        }
+        let other = fingerprint.replace(['0', '1', '2', '3'], "F");
+        assert!(!authority.is(&parse_pin(&other).unwrap()));
         let (head, _) = fingerprint.rsplit_once(':').unwrap();
         for wrong in ["", "zz", head, &fingerprint.replace(':', "")[2..]] {
-            assert!(!authority.is(wrong), "{wrong}");
+            assert!(parse_pin(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -61,6 +61,7 @@ pub fn resolve_paths(
     };
     check_code(spec, rules)?;
     check_template(spec, checkpoint_directory.as_deref())?;
+    check_tracking(spec, job_directory.as_deref())?;
     Ok(ResolvedPaths { job_directory, checkpoint_directory })
 }
 
@@ -107,6 +108,17 @@ fn check_template(spec: &JobSpec, directory: Option<&str>) -> Result<(), SpecErr
         return Err(refusal(message, hint.to_owned()));
     }
     Ok(())
+}
+
+/// Trackers that write files need a directory for them.
+fn check_tracking(spec: &JobSpec, job_directory: Option<&str>) -> Result<(), SpecErrors> {
+    let (Some(tracker), None) = (spec.tracking.directories().first().copied(), job_directory)
+    else {
+        return Ok(());
+    };
+    let message = format!("this coordinator has no shared root, so {tracker} has no directory");
+    let hint = "leave the field out, or set `shared_root` in the coordinator's configuration";
+    Err(refusal_at(&format!("/tracking/{tracker}"), message, hint.to_owned()))
 }
 
 /// The directory without trailing slashes, when it lies below an allowed root.
@@ -227,16 +239,14 @@ pub fn tree(spec: &JobSpec) -> Option<&str> {
 
 /// What trackers are told, and then the job's own variables, which win.
 fn environment(spec: &JobSpec, owner: Owner<'_>, directory: Option<&str>) -> Vec<(String, String)> {
-    let trackers = directory.filter(|_| !spec.tracking.is_empty()).map(|directory| {
-        spec.tracking.environment(&TrackingPlace {
-            job_id: owner.job.as_str(),
-            project: owner.project,
-            directory,
-            // Nobody knows yet whether the nodes have a route, and a wrong yes would hang the job.
-            wandb_reachable: false,
-        })
+    let mut env: BTreeMap<&str, String> = spec.tracking.environment(&TrackingPlace {
+        job_id: owner.job.as_str(),
+        name: &request_name(spec),
+        project: owner.project,
+        directory,
+        // Nobody knows yet whether the nodes have a route, and a wrong yes would hang the job.
+        wandb_reachable: false,
     });
-    let mut env: BTreeMap<&str, String> = trackers.unwrap_or_default();
     env.extend(spec.resolved_env().map(|(name, value)| (name, value.to_owned())));
     if let Some(code) = code_path(spec) {
         // First, so that the job's own version of a package wins over the image's.
@@ -370,6 +380,29 @@ mod tests {
             assert_eq!(error.errors[0].pointer, pointer);
             assert!(error.errors[0].hint.as_ref().unwrap().contains("gangline submit"));
         }
+    }
+
+    #[test]
+    fn trackers_without_a_shared_root_are_refused_or_told_what_they_can_use() {
+        let job = JobId::new("j-1").unwrap();
+        let read = |tracking: &str| {
+            let text = format!("run: x\nname: x\ntracking: {tracking}\n");
+            gangline_spec::parse_resolved(&text).unwrap()
+        };
+        let resolve = |spec: &JobSpec| resolve_paths(spec, &job, "rlhf", &PathRules::default());
+        for (tracking, pointer) in
+            [("{wandb: {}}", "/tracking/wandb"), ("{tensorboard: true}", "/tracking/tensorboard")]
+        {
+            let error = resolve(&read(tracking)).unwrap_err();
+            assert_eq!(error.errors[0].pointer, pointer);
+        }
+        let spec = read("{mlflow: {uri: 'http://m:5000'}}");
+        let paths = resolve(&spec).unwrap();
+        let owner = Owner { job: &job, project: "rlhf" };
+        let request = job_request(&spec, owner, paths, String::new());
+        let env: BTreeMap<_, _> = request.env.into_iter().collect();
+        assert_eq!(env["MLFLOW_TRACKING_URI"], "http://m:5000");
+        assert_eq!(env["MLFLOW_EXPERIMENT_NAME"], "rlhf");
     }
 
     #[test]

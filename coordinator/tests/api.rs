@@ -12,6 +12,7 @@ use gangline_coordinator::api::{OLD_PATHS, RouteFacts, document, route_list};
 use gangline_coordinator::core::event::{EntrypointFact, GangFacts};
 use gangline_coordinator::core::gang::{EndHow, Phase};
 use gangline_coordinator::core::job::{JobState, RayDriver, RayFacts, RayNode};
+use gangline_spec::{Names, schema, templates};
 use serde_json::{Value, json};
 
 /// The routes of our dialect, those with an old name under that as well.
@@ -45,6 +46,11 @@ async fn every_route_asks_who_it_is() {
         let what = format!("{method} {path}");
         match access {
             Access::Open => assert_eq!(ask("").await, 200, "{what}"),
+            Access::Offers(_) => {
+                assert_eq!(ask("").await, 200, "{what} without a token");
+                assert!(matches!(ask("gla_wrong").await, 401 | 429), "{what} with a wrong token");
+                assert_eq!(ask(CAROL).await, 200, "{what} as a viewer");
+            }
             Access::Needs(action) => {
                 assert_eq!(ask("").await, 401, "{what} without a token");
                 // The eleventh wrong token of a minute gets the other refusal.
@@ -136,18 +142,29 @@ async fn the_paths_of_the_first_design_answer() {
 }
 
 #[tokio::test]
-async fn the_schema_knows_the_fleet() {
+async fn the_schema_names_the_fleet_to_those_who_may_see_it() {
     let fixture = Fixture::start().await;
-    let _node = fixture.node("gpu-1").await;
+    let _one = fixture.node("gpu-1").await;
+    let _two = fixture.node_in_pool("gpu-2", "h20").await;
+    let revoked = fixture.node_in_pool("gpu-3", "gone").await;
+    let path = format!("/api/v1/nodes/{}/revoke", revoked.name());
+    let done = fixture.request(Method::POST, &path, ADMIN).send().await.unwrap();
+    assert!(done.status().is_success(), "{}", done.status());
     // The inventory has no answer; it is on the board a moment later.
     let mut changes = fixture.board.changes();
     while fixture.board.nodes().iter().any(|snapshot| snapshot.node.inventory.is_none()) {
         changes.changed().await.unwrap();
     }
-    let schema = fixture.get("/schema/job.v1.json", "").await;
-    assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
-    let text = schema["properties"]["resources"].to_string();
-    assert!(text.contains("h100-a"), "{text}");
+    let plain = fixture.get("/schema/job.v1.json", "").await;
+    assert_eq!(plain["$schema"], "http://json-schema.org/draft-07/schema#");
+    assert_eq!(plain, schema(&Names::default(), templates()), "without a token no name is told");
+
+    let told = fixture.get("/schema/job.v1.json", CAROL).await;
+    let resources = &told["properties"]["resources"]["properties"];
+    assert_eq!(resources["pool"]["anyOf"][0]["enum"], json!(["h100-a", "h20"]));
+    assert_eq!(resources["gpu"]["anyOf"][0]["anyOf"][0]["enum"], json!(["Test GPU"]));
+    let names = told["properties"]["template"]["anyOf"][0]["enum"].as_array().unwrap();
+    assert!(names.contains(&json!("verl/grpo")), "{names:?}");
 }
 
 #[tokio::test]
@@ -809,8 +826,12 @@ async fn the_document_is_served_and_lists_every_route() {
         }
         let operation = &served["paths"][&path][method.as_str().to_lowercase()];
         assert!(operation.is_object(), "{method} {path} is not in the document");
-        let open = operation["security"] == json!([{}]);
-        assert_eq!(open, access == Access::Open, "{method} {path}");
+        let security = match access {
+            Access::Open => json!([{}]),
+            Access::Offers(_) => json!([{}, { "bearer": [] }]),
+            Access::Needs(_) => Value::Null,
+        };
+        assert_eq!(operation["security"], security, "{method} {path}");
     }
 }
 

@@ -52,14 +52,51 @@ fn two_gangs_share_two_nodes_on_disjoint_gpus_and_ports() {
 #[test]
 fn all_or_nothing_waits_in_order_and_says_why() {
     let mut fleet = two_workers();
-    fleet.submit("big", &RAY.replace("nnodes: 2", "nnodes: 3"));
+    let all = COMMAND.replace("gpus_per_node: 2", "gpus_per_node: 4");
+    fleet.submit("busy", &all.replace("nnodes: 2", "nnodes: 1"));
+    fleet.submit("big", &all);
     fleet.submit("small", COMMAND);
     assert_eq!(fleet.state("big"), JobState::Pending);
-    assert!(fleet.job("big").reason.contains("2 of 2 fit now"), "{}", fleet.job("big").reason);
+    assert!(fleet.job("big").reason.contains("1 of 2 fit now"), "{}", fleet.job("big").reason);
     assert_eq!(fleet.job("small").reason, "waits behind big");
     fleet.stop("big");
     assert_eq!(fleet.state("big"), JobState::Cancelled);
+    assert_ne!(fleet.job("small").reason, "waits behind big");
+}
+
+#[test]
+fn a_job_that_the_fleet_cannot_hold_says_why_and_holds_back_nobody() {
+    let mut fleet = two_workers();
+    let wishes = [
+        ("wide", COMMAND.replace("nnodes: 2", "nnodes: 3"), "2 of 2 would do if they were free"),
+        (
+            "pool",
+            COMMAND.replace("nnodes: 2", "nnodes: 2, pool: h1oo"),
+            "no node is in pool h1oo; there are: ",
+        ),
+        (
+            "gpus",
+            COMMAND.replace("gpus_per_node: 2", "gpus_per_node: 40"),
+            "0 of 2 would do if they were free (a: has 4 GPUs",
+        ),
+    ];
+    for (id, spec, why) in &wishes {
+        fleet.submit(id, spec);
+        assert_eq!(fleet.state(id), JobState::Pending);
+        let reason = fleet.job(id).reason.clone();
+        assert!(
+            reason.starts_with("waits for nodes that the fleet does not have: needs "),
+            "{reason}"
+        );
+        assert!(reason.contains(why), "{reason}");
+    }
+    fleet.submit("small", COMMAND);
     assert_eq!(fleet.state("small"), JobState::Starting);
+    fleet.settle();
+    fleet.exit_ranks("small", 0);
+    // The missing node joins: the first of them starts.
+    fleet.add_node("c", 4, false);
+    assert_eq!(fleet.state("wide"), JobState::Starting);
 }
 
 #[test]

@@ -35,6 +35,13 @@ pub const VERL: Environment = Environment {
     about: "verl 0.9.1 with torch (about 6 GB, three minutes or more)",
 };
 
+/// For jobs that tell real experiment trackers their metrics.
+pub const TRACKERS: Environment = Environment {
+    name: "trackers-env",
+    requirements: include_str!("../tests/trackers/requirements.txt"),
+    about: "Ray, wandb, MLflow and tensorboardX (about 1.2 GB, a minute or more)",
+};
+
 /// Returns the interpreter of the environment with Ray, after making that if need be. `say` is
 /// told what is going on.
 pub async fn python(target: &Path, say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<PathBuf> {

@@ -126,9 +126,11 @@ async fn a26_verl_gets_its_configuration_through_ray() -> TestResult {
     assert_eq!(env.get("WANDB_RUN_ID"), Some(&job));
     assert_eq!(env.get("WANDB_PROJECT").map(String::as_str), Some("curves"));
     assert_eq!(env.get("WANDB_MODE").map(String::as_str), Some("offline"));
-    for (name, below) in [("WANDB_DIR", "wandb"), ("TENSORBOARD_DIR", "tensorboard")] {
-        let path = directory.join(below);
-        assert_eq!(env.get(name).map(String::as_str), path.to_str());
+    assert_eq!(env.get("WANDB_NAME").map(String::as_str), Some("qwen-grpo"));
+    assert_eq!(env.get("WANDB_DIR").map(String::as_str), directory.to_str());
+    let events = directory.join("tensorboard");
+    assert_eq!(env.get("TENSORBOARD_DIR").map(String::as_str), events.to_str());
+    for path in [directory.join("wandb"), events] {
         assert!(path.is_dir(), "{} was not made", path.display());
     }
     let metrics = directory.join("logs/metrics-1.jsonl");

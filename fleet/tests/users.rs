@@ -150,3 +150,89 @@ async fn people_log_in_over_https_and_are_kept_apart() -> TestResult {
     fleet.assert_clean().await?;
     Ok(())
 }
+
+/// The first steps of a user as the user guide has them, with the mistakes on the way: each one is
+/// told what to do.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_steps_and_what_each_mistake_is_told() -> TestResult {
+    let fleet = command_fleet(1).await?;
+    let words = ["token", "create", "--user", "alice", "--project", "rlhf", "-q"];
+    let alice = Person::new(&fleet, &administrator(&fleet, &words)?)?;
+    std::fs::write(alice.home.path().join("wrong"), "gla_wrong")?;
+    let port = fleet.url().rsplit(':').next().context("port")?.to_owned();
+    let (address, plain) = (format!("https://localhost:{port}"), fleet.url());
+    let pin = fingerprint(&fleet)?;
+    let other_pin = pin.replace(['0', '1', '2'], "F");
+    let silent = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let nobody = format!("https://{silent}");
+    let mistake = |words: &[&str], code: i32, hints: &[&str]| -> TestResult {
+        let ended = alice.says(words)?;
+        assert_eq!(ended.code, Some(code), "{words:?}: {ended:?}");
+        for hint in hints {
+            assert!(ended.stderr.contains(hint), "{words:?} does not say {hint}: {ended:?}");
+        }
+        Ok(())
+    };
+
+    let token = ["--token-file", "token"];
+    let login = |address, rest: [&'static str; 2]| -> Vec<&str> {
+        ["login", address, "--pin", pin.as_str()].into_iter().chain(rest).collect()
+    };
+    mistake(&["login", "localhost:8265"], 5, &["is not an address", "https://HOST:PORT"])?;
+    mistake(&login(&nobody, token), 6, &["Connection refused", "is the address right"])?;
+    mistake(&login(&plain, token), 2, &["nothing to compare", "write https://"])?;
+    let short = ["login", &address, "--pin", "3F:A1", "--token-file", "token"];
+    mistake(&short, 2, &["64 hexadecimal digits"])?;
+    let other = ["login", &address, "--pin", &other_pin, "--token-file", "token"];
+    mistake(&other, 4, &["another CA", "nothing was sent; ask an administrator"])?;
+    let no_file = ["--token-file", "none"];
+    mistake(
+        &login(&address, no_file),
+        5,
+        &["cannot read the token file none", "--token-file names"],
+    )?;
+    let wrong_token = ["--token-file", "wrong"];
+    mistake(
+        &login(&address, wrong_token),
+        4,
+        &["the token is not known", "an administrator makes"],
+    )?;
+    assert_eq!(alice.says(&login(&address, token))?.code, Some(0));
+    // A pin is compared again where a CA is known.
+    mistake(&other, 4, &["another CA"])?;
+
+    assert_eq!(alice.says(&["init"])?.code, Some(0));
+    let schema = format!("# $schema: {address}/schema/job.v1.json\n");
+    let spec = alice.home.path().join("job.yaml");
+    assert!(std::fs::read_to_string(&spec)?.contains(&schema));
+    let own = "name: first\nresources: {nnodes: 1}\nlauncher: {type: command}\nrun: echo it runs\n";
+    std::fs::write(&spec, own)?;
+    mistake(&["submit", "jop.yaml"], 1, &["cannot read the spec jop.yaml", "give a spec file"])?;
+    let typo = ["submit", "job.yaml", "--set", "gpu_per_node=8"];
+    mistake(&typo, 5, &["unknown field", "did you mean `resources.gpus_per_node`?"])?;
+    let foreign = ["submit", "job.yaml", "--set", "project=vision"];
+    mistake(&foreign, 4, &["your token is of another project", "`gangline whoami` shows yours"])?;
+    mistake(&["token", "create", "--user", "bob"], 2, &["--project <PROJECT>"])?;
+    // These are no errors: nodes may still join. They say what is missing, and stop nobody.
+    let waits = "PENDING  waits for nodes that the fleet does not have: needs 1 node";
+    for (option, value, why) in [
+        ("--pool", "h1oo", "no node is in pool h1oo; there are: default"),
+        ("--gpus", "40", "0 of 1 would do if they were free (w0: has 0 GPUs)"),
+    ] {
+        let waiting = alice.says(&["submit", "job.yaml", option, value])?;
+        assert_eq!(waiting.code, Some(0), "{waiting:?}");
+        assert!(waiting.stdout.contains(waits) && waiting.stdout.contains(why), "{waiting:?}");
+    }
+    mistake(&["logs", "no-such-job"], 1, &["`gangline ps -a` lists your jobs"])?;
+
+    let ran = alice.says(&["submit", "job.yaml", "-f"])?;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("it runs"), "{ran:?}");
+    let script = "#!/usr/bin/env bash\n#GANGLINE launcher.type: command\n#GANGLINE env.WHO: me\n\
+                  set -o pipefail\necho \"$WHO runs it in bash ${BASH_VERSION%%.*}\"\n";
+    std::fs::write(alice.home.path().join("train.sh"), script)?;
+    let ran = alice.says(&["submit", "train.sh", "-f"])?;
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.stdout.contains("me runs it in bash "), "{ran:?}");
+    fleet.assert_clean().await
+}

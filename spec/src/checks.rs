@@ -4,6 +4,7 @@
 use std::ops::RangeInclusive;
 
 use crate::error::{Code, Problems, quoted, shown};
+use crate::tree::unescaped;
 
 /// Most items of a list of names or patterns.
 const MAX_ITEMS: usize = 1024;
@@ -115,9 +116,7 @@ pub(crate) fn check_bytes(pointer: &str, bytes: usize, max: usize, out: &mut Pro
 
 /// A pointer as users write it: `/resources/nnodes` is `resources.nnodes`.
 pub(crate) fn dotted(pointer: &str) -> String {
-    let plain = pointer.trim_start_matches('/').replace('/', ".");
-    let plain = plain.replace("~1", "/").replace("~0", "~");
-    shown(&plain)
+    shown(&unescaped(&pointer.trim_start_matches('/').replace('/', ".")))
 }
 
 pub(crate) fn is_name(name: &str) -> bool {

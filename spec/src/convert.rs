@@ -23,7 +23,7 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     let features = mode.features;
     let mut spec = JobSpec::for_command(vec!["true".to_owned()]);
     if matches!(root.value, Value::Null) {
-        let hint = "a spec has at least `run` or `command`";
+        let hint = "a spec has at least `run`, `command` or `template`; `gangline init` writes one";
         let message = "the spec is empty";
         out.value(Code::MISSING, "", message, Some(hint.to_owned()));
         return spec;

@@ -90,16 +90,20 @@ impl SpecErrors {
         if source.len() > crate::MAX_SPEC_BYTES {
             return;
         }
-        let Ok((tree, _)) = tree::parse(source) else {
-            return;
-        };
+        if let Ok((tree, _)) = tree::parse(source) {
+            self.locate_in(&tree);
+        }
+    }
+
+    /// As [`Self::locate`], in a tree.
+    pub(crate) fn locate_in(&mut self, tree: &Node) {
         for error in &mut self.errors {
             let at = match error.code {
                 _ if error.line.is_some() => At::Known,
                 Code::UNKNOWN_FIELD | Code::NOT_YET | Code::CONFLICT => At::Key,
                 _ => At::Value,
             };
-            place(error, at, &tree);
+            place(error, at, tree);
         }
     }
 }
@@ -174,6 +178,12 @@ impl Problems {
         self.add(error, At::Known);
     }
 
+    /// Problems whose positions are known.
+    pub(crate) fn extend(&mut self, errors: SpecErrors) {
+        errors.errors.into_iter().for_each(|error| self.known(error));
+        self.omitted += errors.omitted;
+    }
+
     fn add(&mut self, error: SpecError, at: At) {
         if self.found.len() < MAX_ERRORS {
             self.found.push((error, at));
@@ -214,7 +224,7 @@ fn place(error: &mut SpecError, at: At, tree: &Node) {
     let mut node = tree;
     let mut key_pos = None;
     for segment in error.pointer.split('/').skip(1) {
-        let segment = segment.replace("~1", "/").replace("~0", "~");
+        let segment = tree::unescaped(segment);
         let next = match &node.value {
             Value::Map(_) => node.entry(&segment).map(|e| (&e.node, e.key_pos)),
             Value::List(items) => segment

@@ -167,9 +167,14 @@ impl Section {
             return Some(here.unwrap_or(path).to_owned());
         }
         let names = self.fields.iter().map(|field| field.name);
-        nearest(&plain, names).map(str::to_owned).or_else(|| {
-            SECTIONS.iter().find_map(|section| Some(section.path(section.field(unknown)?)))
-        })
+        let elsewhere = || SECTIONS.iter().flat_map(|s| s.fields.iter().map(move |f| (s, f)));
+        let path_of = |name: &str| {
+            elsewhere().find(|(_, field)| field.name == name).map(|(s, field)| s.path(field))
+        };
+        nearest(&plain, names)
+            .map(str::to_owned)
+            .or_else(|| path_of(unknown))
+            .or_else(|| path_of(nearest(&plain, elsewhere().map(|(_, field)| field.name))?))
     }
 
     /// The dotted path of a field of this section.
@@ -220,6 +225,7 @@ mod tests {
             (&RESOURCES, "command", Some("command")),
             (&TOP, "num_nodes", Some("resources.nnodes")),
             (&TOP, "nnodes", Some("resources.nnodes")),
+            (&TOP, "gpu_per_node", Some("resources.gpus_per_node")),
             (&TOP, "start_timeout", Some("launcher.start_timeout")),
             (&TOP, "grace-period", Some("grace_period")),
             (&TOP, "wandb", Some("tracking.wandb")),

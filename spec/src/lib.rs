@@ -50,17 +50,18 @@ pub use checks::is_env_name;
 pub use code::{CHANGED, CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, Reward};
 pub use error::{Code, MAX_ERRORS, SpecError, SpecErrors};
 pub use fields::{Features, not_yet_fields, not_yet_fields_with};
-pub use import::{Imported, from_sky, from_slurm, name_from};
+pub use import::{Imported, from_sky, from_slurm, is_script, name_from};
 pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
     Expansion, JobSpec, Kind, Launcher, LauncherKind, Resources, resolve_env,
 };
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;
-pub use schema::schema;
-pub use starter::starter;
+pub use schema::{Names, schema};
+pub use starter::{modelines, starter};
 pub use template::{Param, ParamKind, ParamValue, Template, find as find_template, templates};
 pub use tracking::{Mlflow, Tracking, TrackingPlace, Wandb, WandbMode};
+pub use units::duration as parse_duration;
 pub use validate::{
     MAX_ARGUMENT_BYTES, MAX_ENTRYPOINT_AND_ENV_BYTES, MAX_GPUS_PER_NODE, MAX_NNODES,
 };
@@ -125,6 +126,41 @@ pub fn parse_with_features(source: &str, features: Features) -> Result<JobSpec, 
     read(source, &[], Mode { features, ..stored(OpenEnv::Allowed) })
 }
 
+/// A spec that was read from a script.
+#[derive(Debug)]
+pub struct FromScript {
+    pub spec: JobSpec,
+    /// What a person should know, one line each.
+    pub warnings: Vec<String>,
+    /// What was left out because it does not matter to the job, one line each.
+    pub notes: Vec<String>,
+    tree: tree::Node,
+}
+
+impl FromScript {
+    /// As [`SpecErrors::locate`], in the script.
+    pub fn locate(&self, errors: &mut SpecErrors) {
+        errors.locate_in(&self.tree);
+    }
+}
+
+/// As [`parse_with_overrides`], for a script: its `#GANGLINE` lines and the `#SBATCH` lines that
+/// have a counterpart are the fields, and the script is `run`. See [`is_script`].
+///
+/// # Errors
+/// Every problem of those lines, with its position in the script.
+pub fn parse_script(
+    source: &str,
+    overrides: &[(String, String)],
+) -> Result<FromScript, SpecErrors> {
+    let batch = import::batch::read(source)?;
+    let (mut tree, mut problems) = (batch.tree, batch.problems);
+    let mode = Mode { expand_again: true, ..stored(OpenEnv::Allowed) };
+    let spec = check(&mut tree, overrides, mode, &mut problems);
+    problems.finish(Some(&tree))?;
+    Ok(FromScript { spec, warnings: batch.warnings, notes: batch.notes, tree })
+}
+
 /// Reads only what a coordinator acts on, and takes a recorded expansion as it is.
 const fn stored(open_env: OpenEnv) -> Mode {
     Mode { open_env, features: Features::Delivered, expand_again: false }
@@ -140,9 +176,20 @@ fn read(source: &str, overrides: &[(String, String)], mode: Mode) -> Result<JobS
     for duplicate in duplicates {
         problems.known(duplicate);
     }
-    overrides::apply(&mut tree, overrides, &mut problems);
-    let spec = convert::job_spec(&tree, mode, &mut problems);
-    validate::check(&spec, &mut problems);
+    let spec = check(&mut tree, overrides, mode, &mut problems);
     problems.finish(Some(&tree))?;
     Ok(spec)
+}
+
+/// The spec of `tree` with the overrides; what is wrong goes to `problems`.
+fn check(
+    tree: &mut tree::Node,
+    overrides: &[(String, String)],
+    mode: Mode,
+    problems: &mut Problems,
+) -> JobSpec {
+    overrides::apply(tree, overrides, problems);
+    let spec = convert::job_spec(tree, mode, problems);
+    validate::check(&spec, problems);
+    spec
 }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use crate::error::{Code, Problems, SpecError, quoted};
-use crate::tree::{self, Entry, Node, Value};
+use crate::tree::{self, Entry, Node, Pos, Value};
 
 /// Most overrides of one spec.
 pub const MAX_OVERRIDES: usize = 256;
@@ -29,8 +29,7 @@ pub(crate) fn apply(root: &mut Node, overrides: &[(String, String)], out: &mut P
 
 fn apply_one(root: &mut Node, path: &str, value: &str) -> Result<(), SpecError> {
     let segments = segments(path);
-    let pointer =
-        segments.iter().fold(String::new(), |pointer, segment| tree::join(&pointer, segment));
+    let pointer = pointer(&segments);
     let from: Rc<str> = format!("override {}", quoted(path)).into();
     if segments.iter().any(|segment| segment.is_empty()) {
         let message = format!("{} is not a path", quoted(path));
@@ -50,50 +49,67 @@ fn apply_one(root: &mut Node, path: &str, value: &str) -> Result<(), SpecError> 
         return Err(in_override(duplicate));
     }
     node.set_origin(&from);
-    put(root, &segments, node, &from).map_err(|key| {
-        let above = if key.is_empty() { "the spec" } else { key };
-        let message = format!("{} is not a mapping", quoted(above));
-        in_override(SpecError::new(Code::CONFLICT, "", message, None))
-    })
+    put(root, &segments, None, node).map_err(in_override)
+}
+
+/// The JSON pointer of a path.
+pub(crate) fn pointer(path: &[&str]) -> String {
+    path.iter().fold(String::new(), |pointer, segment| tree::join(&pointer, segment))
 }
 
 /// The keys of a dotted path.
-fn segments(path: &str) -> Vec<&str> {
+pub(crate) fn segments(path: &str) -> Vec<&str> {
     match path.split_once('.') {
         Some((first, rest)) if FREE_KEYS.contains(&first) => vec![first, rest],
         _ => path.split('.').collect(),
     }
 }
 
-/// Put `new` at the path below `root`, with mappings made where there is nothing.
+/// Put `new` at the path below `root`, with mappings made where there is nothing. The key and what
+/// is made get the position `key_pos`.
 ///
 /// # Errors
-/// The key on the way whose value is no mapping; empty for the root.
-fn put<'p>(root: &mut Node, path: &[&'p str], new: Node, origin: &Rc<str>) -> Result<(), &'p str> {
+/// A value on the way is no mapping.
+pub(crate) fn put(
+    root: &mut Node,
+    path: &[&str],
+    key_pos: Option<Pos>,
+    new: Node,
+) -> Result<(), SpecError> {
+    let no_mapping = |above: &str| {
+        let above = if above.is_empty() { "the spec" } else { above };
+        let message = format!("{} is not a mapping", quoted(above));
+        SpecError::new(Code::CONFLICT, "", message, None)
+    };
+    let origin = new.origin.clone();
     let mut node = root;
     let mut above = "";
+    let mut last_key = &mut None;
     for key in path {
         if matches!(node.value, Value::Null) {
             node.value = Value::Map(Vec::new());
         }
         let Value::Map(entries) = &mut node.value else {
-            return Err(above);
+            return Err(no_mapping(above));
         };
         let index = entries.iter().position(|entry| entry.key == *key);
         let index = index.unwrap_or_else(|| {
             entries.push(Entry {
                 key: (*key).to_owned(),
-                key_pos: None,
-                node: Node { value: Value::Null, pos: None, origin: Some(Rc::clone(origin)) },
+                key_pos,
+                node: Node { value: Value::Null, pos: key_pos, origin: origin.clone() },
             });
             entries.len() - 1
         });
         let Some(entry) = entries.get_mut(index) else {
-            return Err(above);
+            return Err(no_mapping(above));
         };
-        node = &mut entry.node;
+        (node, last_key) = (&mut entry.node, &mut entry.key_pos);
         above = key;
     }
     *node = new;
+    if key_pos.is_some() {
+        *last_key = key_pos;
+    }
     Ok(())
 }

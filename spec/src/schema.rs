@@ -6,11 +6,18 @@ use serde_json::{Map, Value, json};
 use crate::fields::{Features, Field, Section, Shape, TOP};
 use crate::template::{Param, ParamKind, ParamValue, Template};
 
-/// The schema of a spec. `pools` and `gpu_models` are those of the fleet, for completion and
-/// checks; an empty list lets every name pass. Only fields that [`crate::parse`] takes are in it.
+/// The names of a fleet that an editor completes. Any other name passes as well: a node may join
+/// between two looks, and what no node has is the coordinator's matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    pub pools: Vec<String>,
+    pub gpu_models: Vec<String>,
+}
+
+/// The schema of a spec. Only fields that [`crate::parse`] takes are in it.
 #[must_use]
-pub fn schema(pools: &[String], gpu_models: &[String], templates: &[Template]) -> Value {
-    let fleet = Fleet { pools, gpu_models, templates };
+pub fn schema(names: &Names, templates: &[Template]) -> Value {
+    let fleet = Fleet { names, templates };
     let mut schema = section(&TOP, &fleet);
     let add = [
         ("$schema", json!("http://json-schema.org/draft-07/schema#")),
@@ -38,8 +45,7 @@ fn entrypoints() -> Vec<Value> {
 }
 
 struct Fleet<'a> {
-    pools: &'a [String],
-    gpu_models: &'a [String],
+    names: &'a Names,
     templates: &'a [Template],
 }
 
@@ -112,8 +118,8 @@ fn shape(of: &Shape, fleet: &Fleet<'_>) -> Value {
         }
         Shape::Optional(inner) => json!({ "anyOf": [shape(inner, fleet), { "type": "null" }] }),
         Shape::Section(inner) => section(inner, fleet),
-        Shape::Pool => one_of(fleet.pools),
-        Shape::GpuModel => one_of(fleet.gpu_models),
+        Shape::Pool => completed(&fleet.names.pools),
+        Shape::GpuModel => completed(&fleet.names.gpu_models),
         Shape::Template => {
             let names = fleet.templates.iter();
             json!({
@@ -135,8 +141,9 @@ fn text() -> Value {
     json!({ "type": ["string", "number", "boolean"] })
 }
 
-fn one_of(names: &[String]) -> Value {
-    if names.is_empty() { text() } else { json!({ "enum": names }) }
+/// A text, and the known ones for completion: `enum` is the word that every editor completes from.
+fn completed(names: &[String]) -> Value {
+    if names.is_empty() { text() } else { json!({ "anyOf": [{ "enum": names }, text()] }) }
 }
 
 /// With this template, `params` are its own. A recorded expansion is not checked: its template

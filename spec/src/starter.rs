@@ -7,6 +7,13 @@ const HEAD: &str = "\
 # `gangline submit FILE` runs it.
 ";
 
+/// The lines at the head of a spec that tell editors its schema, an address or a path beside the
+/// spec: the first for yaml-language-server (VS Code, Neovim, Helix), the second for JetBrains.
+#[must_use]
+pub fn modelines(schema: &str) -> String {
+    format!("# yaml-language-server: $schema={schema}\n# $schema: {schema}\n")
+}
+
 /// The text of a spec with `template`, or with a script when there is none. It is valid as it
 /// stands; what the user must fill in says CHANGE-ME.
 #[must_use]

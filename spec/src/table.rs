@@ -22,25 +22,16 @@ const fn waits(
 }
 
 const fn later(name: &'static str) -> Field {
-    Field {
-        name,
-        status: Status::NotYet(None),
-        shape: Shape::Open,
-        default: None,
-        required: false,
-        about: "",
-    }
+    planned(name, None)
 }
 
 const fn instead(name: &'static str, hint: &'static str) -> Field {
-    Field {
-        name,
-        status: Status::NotYet(Some(hint)),
-        shape: Shape::Open,
-        default: None,
-        required: false,
-        about: "",
-    }
+    planned(name, Some(hint))
+}
+
+const fn planned(name: &'static str, hint: Option<&'static str>) -> Field {
+    let status = Status::NotYet(hint);
+    Field { name, status, shape: Shape::Open, default: None, required: false, about: "" }
 }
 
 /// Kinds of spec that run.
@@ -238,7 +229,7 @@ pub(crate) static WANDB: Section = Section {
         built(
             "mode",
             Shape::Words(&WandbMode::WORDS),
-            "auto: online where the node can reach the server, else offline.",
+            "auto: offline, as nobody looks yet whether a node reaches the server.",
         )
         .default("\"auto\""),
     ],

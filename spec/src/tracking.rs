@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::json;
+
 /// The field `tracking`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tracking {
@@ -68,10 +70,13 @@ pub struct Mlflow {
 pub struct TrackingPlace<'a> {
     /// Id of the job: the same over retries, so that they continue one run.
     pub job_id: &'a str,
+    /// Name of the job.
+    pub name: &'a str,
     /// Project of the job.
     pub project: &'a str,
-    /// Absolute directory of the job, shared by its nodes.
-    pub directory: &'a str,
+    /// Absolute directory of the job, shared by its nodes; without one the trackers of
+    /// [`Tracking::directories`] are told nothing of it.
+    pub directory: Option<&'a str>,
     /// Whether the node can reach the server of Weights & Biases.
     pub wandb_reachable: bool,
 }
@@ -115,11 +120,12 @@ impl Tracking {
     /// it names, see [`Tracking::directories`], have to be made before the entrypoint starts.
     ///
     /// The run of Weights & Biases and the directory of TensorBoard are those of the job, so that
-    /// a retry continues the curves.
+    /// a retry continues the curves. MLflow gives out the ids of its runs itself: there each
+    /// attempt has a run with the job's id as its name and as a tag.
     #[must_use]
     pub fn environment(&self, place: &TrackingPlace<'_>) -> BTreeMap<&'static str, String> {
-        let TrackingPlace { job_id, project, directory, wandb_reachable } = *place;
-        let directory = directory.trim_end_matches('/');
+        let TrackingPlace { job_id, name, project, directory, wandb_reachable } = *place;
+        let directory = directory.map(|directory| directory.trim_end_matches('/'));
         let mut env = BTreeMap::new();
         if let Some(wandb) = &self.wandb {
             let mode = match wandb.mode {
@@ -127,20 +133,25 @@ impl Tracking {
                 WandbMode::Auto => WandbMode::Offline,
                 mode => mode,
             };
-            let name = wandb.project.as_deref().unwrap_or(project);
-            env.insert("WANDB_PROJECT", name.to_owned());
+            let project = wandb.project.as_deref().unwrap_or(project);
+            env.insert("WANDB_PROJECT", project.to_owned());
             env.insert("WANDB_MODE", mode.word().to_owned());
             env.insert("WANDB_RUN_ID", job_id.to_owned());
+            env.insert("WANDB_NAME", name.to_owned());
             env.insert("WANDB_RESUME", "allow".to_owned());
-            env.insert("WANDB_DIR", format!("{directory}/wandb"));
+            // The library makes `wandb` below it.
+            env.extend(directory.map(|directory| ("WANDB_DIR", directory.to_owned())));
         }
-        if self.tensorboard {
+        if let (true, Some(directory)) = (self.tensorboard, directory) {
             env.insert("TENSORBOARD_DIR", format!("{directory}/tensorboard"));
         }
         if let Some(mlflow) = &self.mlflow {
-            let name = mlflow.experiment.as_deref().unwrap_or(project);
+            let experiment = mlflow.experiment.as_deref().unwrap_or(project);
             env.insert("MLFLOW_TRACKING_URI", mlflow.uri.clone());
-            env.insert("MLFLOW_EXPERIMENT_NAME", name.to_owned());
+            env.insert("MLFLOW_EXPERIMENT_NAME", experiment.to_owned());
+            // Tags of every run that the job begins.
+            let tags = json!({ "mlflow.runName": job_id, "gangline.job_id": job_id });
+            env.insert("MLFLOW_RUN_CONTEXT", tags.to_string());
         }
         env
     }

@@ -83,6 +83,42 @@ impl Node {
         }
     }
 
+    /// Change the position of this value, and of all keys and values below it.
+    pub(crate) fn each_position(&mut self, change: &mut dyn FnMut(&mut Option<Pos>)) {
+        change(&mut self.pos);
+        match &mut self.value {
+            Value::Null | Value::Scalar(_) => {}
+            Value::List(items) => items.iter_mut().for_each(|item| item.each_position(change)),
+            Value::Map(entries) => {
+                for entry in entries {
+                    change(&mut entry.key_pos);
+                    entry.node.each_position(change);
+                }
+            }
+        }
+    }
+
+    /// Give the entry at `pointer` the position `at`, with all that is below it; the root alone.
+    pub(crate) fn set_position(&mut self, pointer: &str, at: Pos) {
+        if pointer.is_empty() {
+            self.pos = Some(at);
+            return;
+        }
+        let mut node = self;
+        for segment in pointer.split('/').skip(1) {
+            let key = unescaped(segment);
+            let Value::Map(entries) = &mut node.value else {
+                return;
+            };
+            let Some(entry) = entries.iter_mut().find(|entry| entry.key == key) else {
+                return;
+            };
+            entry.key_pos = Some(at);
+            node = &mut entry.node;
+        }
+        node.each_position(&mut |pos| *pos = Some(at));
+    }
+
     /// Mark this value and all below it as coming from an override: their positions are not
     /// positions of the file.
     pub(crate) fn set_origin(&mut self, origin: &Rc<str>) {
@@ -104,6 +140,11 @@ impl Node {
 /// Append one segment to a JSON pointer, escaped as RFC 6901 wants it.
 pub(crate) fn join(pointer: &str, segment: &str) -> String {
     format!("{pointer}/{}", segment.replace('~', "~0").replace('/', "~1"))
+}
+
+/// What a piece of a JSON pointer stands for.
+pub(crate) fn unescaped(piece: &str) -> String {
+    piece.replace("~1", "/").replace("~0", "~")
 }
 
 /// Parse one document. The duplicate keys of an otherwise readable text come back beside the

@@ -29,7 +29,8 @@ pub(crate) const SIZE_FORM: &str = "a size such as 512GiB or 64GB";
 
 /// A duration: either parts with the units d, h, m, s in this order, each at most once, or
 /// `D-HH:MM:SS`. At most 365 days. `None` for anything else.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+#[must_use]
+pub fn duration(text: &str) -> Option<Duration> {
     let seconds = match text.split_once('-') {
         Some((days, clock)) => days_and_clock(days, clock)?,
         None => parts(text)?,

@@ -153,7 +153,7 @@ fn sizes_of_a_gang() {
     assert_eq!(memory("#SBATCH --mem-per-cpu=2000 -c 4"), Some(8000 << 20));
     assert_eq!(memory("#SBATCH --mem=0"), None);
     let made = slurm("#SBATCH --mem-per-cpu=2000").unwrap();
-    assert!(made.text.contains("#   --mem-per-cpu=2000: write the sum"), "{}", made.text);
+    assert!(made.text.contains("#   --mem-per-cpu=2000 (line 2): write the sum"), "{}", made.text);
 }
 
 #[test]

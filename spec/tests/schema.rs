@@ -3,15 +3,16 @@
 
 use std::path::Path;
 
-use gangline_spec::{not_yet_fields, parse, schema, templates};
+use gangline_spec::{Names, modelines, not_yet_fields, parse, schema, starter, templates};
 use serde_json::{Map, Value, json};
 
 fn of_a_fleet() -> Value {
-    schema(&["h100-a".to_owned(), "h20".to_owned()], &["H100".to_owned()], templates())
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    schema(&Names { pools: names(&["h100-a", "h20"]), gpu_models: names(&["H100"]) }, templates())
 }
 
 fn validator() -> jsonschema::Validator {
-    jsonschema::draft7::new(&schema(&[], &[], templates())).expect("a schema of draft-07")
+    jsonschema::draft7::new(&schema(&Names::default(), templates())).expect("a schema of draft-07")
 }
 
 fn value(source: &str) -> Value {
@@ -31,11 +32,26 @@ fn the_schema_is_the_recorded_one() {
 }
 
 #[test]
-fn the_names_of_the_fleet_are_completed_and_checked() {
-    let here = jsonschema::draft7::new(&of_a_fleet()).unwrap();
-    assert!(here.is_valid(&json!({ "run": "x", "resources": { "pool": "h20" } })));
-    assert!(!here.is_valid(&json!({ "run": "x", "resources": { "pool": "h21" } })));
-    assert!(validator().is_valid(&json!({ "run": "x", "resources": { "pool": "h21" } })));
+fn the_names_of_the_fleet_are_completed_and_others_pass() {
+    let here = of_a_fleet();
+    let resources = &here["properties"]["resources"]["properties"];
+    assert_eq!(resources["pool"]["anyOf"][0]["enum"], json!(["h100-a", "h20"]));
+    assert_eq!(resources["gpu"]["anyOf"][0]["anyOf"][0]["enum"], json!(["H100"]));
+    let here = jsonschema::draft7::new(&here).unwrap();
+    for pool in [json!("h20"), json!("h21")] {
+        assert!(here.is_valid(&json!({ "run": "x", "resources": { "pool": pool } })));
+    }
+    assert!(!here.is_valid(&json!({ "run": "x", "resources": { "pool": ["h20"] } })));
+}
+
+#[test]
+fn modelines_leave_a_spec_as_it_is() {
+    let lines = modelines("https://gangline.lan:8265/schema/job.v1.json");
+    let expected = "# yaml-language-server: $schema=https://gangline.lan:8265/schema/job.v1.json\n\
+                    # $schema: https://gangline.lan:8265/schema/job.v1.json\n";
+    assert_eq!(lines, expected);
+    let text = starter(None);
+    assert_eq!(parse(&format!("{lines}{text}")), parse(&text));
 }
 
 fn examples() -> Vec<(String, Value)> {
@@ -160,7 +176,7 @@ fn the_schema_agrees_with_the_parser() {
 
 #[test]
 fn fields_that_are_not_built_are_not_in_it() {
-    let schema = schema(&[], &[], templates());
+    let schema = schema(&Names::default(), templates());
     for field in not_yet_fields() {
         let pointer = format!("/properties/{}", field.replace('.', "/properties/"));
         assert!(schema.pointer(&pointer).is_none(), "{field}");
@@ -171,7 +187,7 @@ fn fields_that_are_not_built_are_not_in_it() {
 #[test]
 fn documented_defaults_are_the_real_ones() {
     let mut found = Vec::new();
-    defaults(&schema(&[], &[], templates()), &[], &mut found);
+    defaults(&schema(&Names::default(), templates()), &[], &mut found);
     assert!(found.len() >= 8, "{found:?}");
     for (path, default) in found {
         let spec = |last: Option<Value>| {

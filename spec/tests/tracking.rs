@@ -4,8 +4,9 @@ use gangline_spec::{TrackingPlace, parse};
 
 const PLACE: TrackingPlace<'_> = TrackingPlace {
     job_id: "j-7f3k2",
+    name: "qwen",
     project: "rlhf",
-    directory: "/shared/jobs/j-7f3k2/",
+    directory: Some("/shared/jobs/j-7f3k2/"),
     wandb_reachable: true,
 };
 
@@ -33,10 +34,12 @@ fn all_trackers() {
         environment(all, &PLACE),
         pairs(&[
             ("MLFLOW_EXPERIMENT_NAME", "e"),
+            ("MLFLOW_RUN_CONTEXT", r#"{"gangline.job_id":"j-7f3k2","mlflow.runName":"j-7f3k2"}"#),
             ("MLFLOW_TRACKING_URI", "http://m:5000"),
             ("TENSORBOARD_DIR", "/shared/jobs/j-7f3k2/tensorboard"),
-            ("WANDB_DIR", "/shared/jobs/j-7f3k2/wandb"),
+            ("WANDB_DIR", "/shared/jobs/j-7f3k2"),
             ("WANDB_MODE", "online"),
+            ("WANDB_NAME", "qwen"),
             ("WANDB_PROJECT", "rl"),
             ("WANDB_RESUME", "allow"),
             ("WANDB_RUN_ID", "j-7f3k2"),
@@ -52,6 +55,15 @@ fn the_job_names_the_run_where_the_spec_does_not() {
     {
         assert!(env.contains(&(name, value.to_owned())), "{name}: {env:?}");
     }
+}
+
+#[test]
+fn without_a_directory_the_rest_is_told() {
+    let all = "{wandb: {}, tensorboard: true, mlflow: {uri: u}}";
+    let env = environment(all, &TrackingPlace { directory: None, ..PLACE });
+    let names: Vec<&str> = env.iter().map(|(name, _)| *name).collect();
+    assert!(names.contains(&"WANDB_RUN_ID") && names.contains(&"MLFLOW_TRACKING_URI"));
+    assert!(!names.contains(&"WANDB_DIR") && !names.contains(&"TENSORBOARD_DIR"));
 }
 
 #[test]

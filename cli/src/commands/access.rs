@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{check_selector, or_dash};
+use super::{check_selector, count, items, or_dash};
 use crate::client::{Client, Post, Repeat};
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
@@ -79,7 +79,7 @@ pub(super) async fn api_token(
 /// List tokens.
 pub(super) async fn list_tokens(client: &Client, screen: &Screen) -> Result<u8, CliError> {
     let answer = client.get(&["tokens"], &[]).await?;
-    let tokens = answer.get("tokens").and_then(Value::as_array).cloned().unwrap_or_default();
+    let tokens = items(&answer, "tokens");
     let text = |token: &Value, key: &str| token.get(key).and_then(Value::as_str).map(str::to_owned);
     let time =
         |token: &Value, key: &str| text(token, key).map(|time| crate::durations::local(&time));
@@ -91,7 +91,7 @@ pub(super) async fn list_tokens(client: &Client, screen: &Screen) -> Result<u8, 
         Format::Name => tokens.iter().try_for_each(|token| screen.line(&clean(&name(token))))?,
         Format::Table | Format::Wide => {
             let mut table = Table::new(TOKEN_COLUMNS, screen.width());
-            for token in &tokens {
+            for token in tokens {
                 let expired = token.get("expired").and_then(Value::as_bool) == Some(true);
                 let uses = token.get("uses_left").and_then(Value::as_u64);
                 let expires = time(token, "expires").map_or_else(
@@ -104,7 +104,7 @@ pub(super) async fn list_tokens(client: &Client, screen: &Screen) -> Result<u8, 
                     or_dash(text(token, "user")),
                     or_dash(text(token, "project")),
                     or_dash(text(token, "role")),
-                    or_dash(uses.map(|uses| uses.to_string())),
+                    count(uses),
                     or_dash(time(token, "created")),
                     expires,
                 ]);

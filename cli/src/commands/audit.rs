@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::or_dash;
+use super::{items, or_dash};
 use crate::client::Client;
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
@@ -14,7 +14,7 @@ const COLUMNS: &[&str] = &["AT", "ACTOR", "FROM", "ACTION", "OBJECT", "DETAIL"];
 /// Show the newest entries, newest first.
 pub(super) async fn list(client: &Client, count: u16, screen: &Screen) -> Result<u8, CliError> {
     let answer = client.get(&["audit"], &[("page_size", count.to_string())]).await?;
-    let entries = answer.get("entries").and_then(Value::as_array).cloned().unwrap_or_default();
+    let entries = items(&answer, "entries");
     match screen.format() {
         Format::Json => screen.json(&answer)?,
         Format::Jsonl | Format::Name => {
@@ -22,7 +22,7 @@ pub(super) async fn list(client: &Client, count: u16, screen: &Screen) -> Result
         }
         Format::Table | Format::Wide => {
             let mut table = Table::new(COLUMNS, screen.width()).cut_last();
-            for entry in &entries {
+            for entry in entries {
                 let text = |key: &str| entry.get(key).and_then(Value::as_str).map(str::to_owned);
                 table.row(vec![
                     or_dash(text("at").map(|time| crate::durations::local(&time))),

@@ -6,14 +6,13 @@ use crate::args::{Plan, Validate};
 use crate::code::Local;
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
-use crate::spec_input::{Input, canonical, prepare, read_source};
+use crate::spec_input::{Input, canonical, check, prepare, read_source};
 
 /// Check a spec. The environment that it takes from the shell is not looked up: that is the
 /// matter of the shell that submits it.
 pub(super) fn validate(args: &Validate, screen: &Screen) -> Result<u8, CliError> {
     let source = read_source(&args.spec)?;
-    let spec = gangline_spec::parse_with_overrides(&source.text, &[])
-        .map_err(|errors| CliError::spec(&errors, &source.name, &source.text))?;
+    let spec = check(&source)?.say(screen);
     if screen.is_json() {
         screen.json(&json!({ "file": source.name, "valid": true }))?;
     } else {
@@ -33,7 +32,7 @@ pub(super) fn validate(args: &Validate, screen: &Screen) -> Result<u8, CliError>
 /// could start is the coordinator's matter, which is not asked.
 pub(super) fn plan(args: &Plan, screen: &Screen) -> Result<u8, CliError> {
     let input = Input::File { path: &args.spec, command: &[] };
-    let spec = prepare(&input, &args.options, |name| std::env::var(name).ok())?;
+    let spec = prepare(&input, &args.options, |name| std::env::var(name).ok())?.say(screen);
     let code = Local::find(&spec, &Local::base_of(Some(&args.spec)))?;
     match screen.format() {
         Format::Json | Format::Jsonl => screen.json(&canonical(&spec)?)?,

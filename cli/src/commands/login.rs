@@ -26,12 +26,7 @@ pub(super) async fn login(
 ) -> Result<u8, CliError> {
     let env = |name: &str| std::env::var(name).ok();
     let address = login.address.clone().or_else(|| globals.address.clone());
-    let options = Options {
-        address,
-        token: globals.token.clone(),
-        token_file: globals.token_file.clone(),
-        ca: globals.ca.clone(),
-    };
+    let options = Options { address, ..globals.connection() };
     // Without a CA nothing is asked of a stranger: see below.
     let mut settings = config::resolve_unchecked(&options, env)?;
     let file = config::file_path(&env).ok_or_else(|| {
@@ -43,9 +38,16 @@ pub(super) async fn login(
     check_context(context)?;
 
     let mut authority = None;
-    if settings.address.scheme() == "https" && settings.ca.is_none() {
+    let encrypted = settings.address.scheme() == "https";
+    if login.pin.is_some() && !encrypted {
+        let what = format!("{} is not https, so --pin has nothing to compare", shown(&settings));
+        return Err(CliError::new(exit::USAGE, code::USAGE, what)
+            .hint("write https://, or leave --pin out on the coordinator's own machine"));
+    }
+    // A pin is compared even where a CA is known from an earlier login.
+    if encrypted && (settings.ca.is_none() || login.pin.is_some()) {
         let found = trust::shown_by(&settings.address)?;
-        trust_it(&found, login, settings.address.as_str())?;
+        trust_it(&found, login, shown(&settings))?;
         authority = Some(found);
     }
     let ca_path = home.join(format!("ca-{context}.pem"));
@@ -100,6 +102,10 @@ pub(super) fn logout(logout: &Logout, screen: &Screen) -> Result<u8, CliError> {
         "the token of context `{context}` is forgotten; it still works for others who have it"
     ));
     Ok(exit::OK)
+}
+
+fn shown(settings: &Settings) -> &str {
+    settings.address.as_str().trim_end_matches('/')
 }
 
 /// Either the user has the fingerprint from somewhere else, or says yes to what is shown.

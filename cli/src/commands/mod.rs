@@ -31,7 +31,7 @@ use crate::args::{
     SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
 };
 use crate::client::Client;
-use crate::config::{self, Options};
+use crate::config::{self, Settings};
 use crate::errors::{CliError, code, exit};
 use crate::output::Screen;
 use crate::view::{self, Job};
@@ -57,13 +57,13 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
     match args.command {
         Command::Validate(args) => local::validate(&args, screen),
         Command::Plan(args) => local::plan(&args, screen),
-        Command::Init(args) => template::init(&args, screen),
+        Command::Init(args) => template::init(&args, logged_in(&globals)?.as_ref(), screen),
         Command::Template(args) => match args.command {
             TemplateCommand::Ls => template::list(screen),
             TemplateCommand::Show { template } => template::show(&template, screen),
         },
         Command::Schema(args) => match args.command {
-            SchemaCommand::Job => template::job_schema(screen),
+            SchemaCommand::Job => template::job_schema(logged_in(&globals)?.as_ref(), screen).await,
         },
         Command::Version => local::version(screen),
         Command::Login(args) => login::login(&globals, &args, screen).await,
@@ -131,13 +131,16 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
 }
 
 fn connect(globals: &Globals) -> Result<Client, CliError> {
-    let options = Options {
-        address: globals.address.clone(),
-        token: globals.token.clone(),
-        token_file: globals.token_file.clone(),
-        ca: globals.ca.clone(),
-    };
-    Client::new(&config::resolve(&options, |name| std::env::var(name).ok())?)
+    Client::new(&settings(globals)?)
+}
+
+/// The coordinator that this user has a token for, for commands that also work without one.
+fn logged_in(globals: &Globals) -> Result<Option<Settings>, CliError> {
+    Ok(Some(settings(globals)?).filter(|settings| settings.token.is_some()))
+}
+
+fn settings(globals: &Globals) -> Result<Settings, CliError> {
+    config::resolve(&globals.connection(), |name| std::env::var(name).ok())
 }
 
 /// The selectors of a command line, with `-` replaced by the words on stdin.
@@ -229,6 +232,11 @@ fn confirm(question: &str, yes: bool) -> Result<(), CliError> {
         return Ok(());
     }
     Err(refusal("not confirmed; nothing was done".to_owned()))
+}
+
+/// The items of the list `key` of an answer; none where there is no such list.
+fn items<'a>(answer: &'a Value, key: &str) -> &'a [Value] {
+    answer.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// `-` for what is not there.

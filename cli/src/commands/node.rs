@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::show::{history, members};
-use super::{bytes, check_selector, confirm, count, or_dash};
+use super::{bytes, check_selector, confirm, count, items, or_dash};
 use crate::client::{Client, Post, Repeat};
 use crate::durations::short;
 use crate::errors::{CliError, exit};
@@ -51,10 +51,7 @@ pub(super) async fn list(client: &Client, screen: &Screen) -> Result<u8, CliErro
     let (answer, nodes) = fetch(client).await?;
     match screen.format() {
         Format::Json => screen.json(&answer)?,
-        Format::Jsonl => {
-            let items = answer.get("nodes").and_then(Value::as_array);
-            items.into_iter().flatten().try_for_each(|node| screen.json(node))?;
-        }
+        Format::Jsonl => items(&answer, "nodes").iter().try_for_each(|node| screen.json(node))?,
         Format::Name => {
             nodes.iter().try_for_each(|node| screen.line(&node.name))?;
         }
@@ -212,24 +209,11 @@ fn text(node: &Node) -> String {
     for member in &node.unknown_members {
         line("unknown", &member.to_string());
     }
-    out.push_str(&section_text(
-        "GPUs",
-        super::top::gpu_table(std::slice::from_ref(node)),
-        !node.gpus.is_empty(),
-    ));
+    out.push_str(&super::top::gpu_table(std::slice::from_ref(node)).section("GPUs"));
     out.push_str(&members(&node.members));
-    out.push_str(&section_text("Doctor", doctor(node), !node.doctor.is_empty()));
+    out.push_str(&doctor(node).section("Doctor"));
     out.push_str(&history(&node.history));
     out
-}
-
-fn section_text(title: &str, mut table: Table, filled: bool) -> String {
-    if !filled {
-        return String::new();
-    }
-    let text = table.take();
-    let indented: Vec<String> = text.lines().map(|line| format!("  {line}\n")).collect();
-    format!("\n{title}\n{}", indented.concat())
 }
 
 fn doctor(node: &Node) -> Table {

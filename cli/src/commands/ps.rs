@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{count, or_dash};
+use super::{count, items, or_dash};
 use crate::args::Ps;
 use crate::client::Client;
 use crate::durations::{age, local};
@@ -86,7 +86,7 @@ impl<'a> Pages<'a> {
         let answer = self.client.get(&["jobs"], &query).await?;
         let page: JobPage = view::read(&answer)?;
         // The jobs as they were sent, with their nulls.
-        let jobs = answer.get("jobs").and_then(Value::as_array).cloned().unwrap_or_default();
+        let jobs = items(&answer, "jobs").to_vec();
         self.next = page.next_page_token.filter(|token| !token.is_empty()).map(Some);
         Ok(Some(jobs))
     }

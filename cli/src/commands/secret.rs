@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::{check_selector, hidden, or_dash};
+use super::{check_selector, hidden, items, or_dash};
 use crate::client::Client;
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
@@ -59,7 +59,7 @@ pub(super) async fn list(
     screen: &Screen,
 ) -> Result<u8, CliError> {
     let answer = client.get(&["secrets"], &query(project)).await?;
-    let secrets = answer.get("secrets").and_then(Value::as_array).cloned().unwrap_or_default();
+    let secrets = items(&answer, "secrets");
     let text = |secret: &Value, key: &str| {
         secret.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
@@ -71,7 +71,7 @@ pub(super) async fn list(
         }
         Format::Table | Format::Wide => {
             let mut table = Table::new(&["NAME", "SET BY", "SET"], screen.width());
-            for secret in &secrets {
+            for secret in secrets {
                 let set = crate::durations::local(&text(secret, "set"));
                 let set_by = or_dash(Some(text(secret, "set_by")));
                 table.row(vec![text(secret, "name"), set_by, or_dash(Some(set))]);

@@ -1,7 +1,7 @@
 //! `show`: everything about one job.
 
 use super::card::places;
-use super::{bytes, find_job, or_dash};
+use super::{bytes, count, find_job, or_dash};
 use crate::client::Client;
 use crate::durations::local;
 use crate::errors::{CliError, exit};
@@ -59,26 +59,13 @@ fn text(job: &Job) -> String {
 }
 
 fn needs(job: &Job) -> String {
-    let number = |number: Option<u64>| or_dash(number.map(|n| n.to_string()));
     let pool = job.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
     format!(
         "{} node(s) with {} GPU(s) each, launcher {}{pool}",
-        number(job.nnodes),
-        number(job.gpus_per_node),
+        count(job.nnodes),
+        count(job.gpus_per_node),
         job.launcher,
     )
-}
-
-fn section(title: &str, mut table: Table, rows: Vec<Vec<String>>) -> String {
-    if rows.is_empty() {
-        return String::new();
-    }
-    for row in rows {
-        table.row(row);
-    }
-    let table = table.take();
-    let indented: Vec<String> = table.lines().map(|line| format!("  {line}\n")).collect();
-    format!("\n{title}\n{}", indented.concat())
 }
 
 fn time(time: Option<&String>) -> String {
@@ -97,7 +84,7 @@ fn attempts(attempts: &[Attempt]) -> String {
         ]
     });
     let titles = &["ATTEMPT", "STARTED", "ENDED", "OUTCOME", "RAY", "CAUSE"];
-    section("Attempts", Table::new(titles, None), rows.collect())
+    Table::new(titles, None).with_rows(rows).section("Attempts")
 }
 
 /// The gang's Ray nodes, and which of them has the Ray driver.
@@ -118,7 +105,7 @@ fn ray(attempt: &Attempt) -> String {
     });
     let titles = &["MEMBER", "NODE", "ADDRESS", "ALIVE", "DRIVER", "RAY NODE ID", "MESSAGE"];
     let title = format!("Ray nodes of attempt {}", attempt.number);
-    section(&title, Table::new(titles, None), rows.collect())
+    Table::new(titles, None).with_rows(rows).section(&title)
 }
 
 /// The members of a gang, or those on one node: then each with its job.
@@ -135,7 +122,7 @@ pub(super) fn members(members: &[Member]) -> String {
             or_dash(member.member.as_ref().map(ToString::to_string)),
             or_dash(Some(member.node.clone())),
             or_dash(member.phase.as_ref().map(ToString::to_string)),
-            or_dash(member.pid.map(|pid| pid.to_string())),
+            count(member.pid),
             or_dash(member.cpus.map(|cpus| cpus.to_string())),
             or_dash(member.memory_bytes.map(bytes)),
             or_dash(
@@ -151,7 +138,7 @@ pub(super) fn members(members: &[Member]) -> String {
     } else {
         &["MEMBER", "NODE", "PHASE", "PID", "CPUS", "MEMORY", "PORTS", "END", "GPUS"]
     };
-    section("Members", Table::new(titles, None), rows.collect())
+    Table::new(titles, None).with_rows(rows).section("Members")
 }
 
 /// The remembered changes of state, oldest first.
@@ -159,5 +146,5 @@ pub(super) fn history(history: &[Transition]) -> String {
     let rows = history.iter().map(|change| {
         vec![local(&change.time), change.state.clone(), change.actor.clone(), change.text.clone()]
     });
-    section("History", Table::new(&["TIME", "STATE", "ACTOR", "TEXT"], None), rows.collect())
+    Table::new(&["TIME", "STATE", "ACTOR", "TEXT"], None).with_rows(rows).section("History")
 }

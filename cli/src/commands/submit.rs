@@ -56,7 +56,7 @@ fn shell(name: &str) -> Option<String> {
 
 /// Print what would be sent.
 pub(super) fn dry_run(args: &Submit, screen: &Screen) -> Result<u8, CliError> {
-    let spec = prepare(&input(args), &args.options, shell)?;
+    let spec = prepare(&input(args), &args.options, shell)?.say(screen);
     let code = Local::find(&spec, &base(args))?;
     match screen.format() {
         Format::Name => {
@@ -78,7 +78,7 @@ pub(super) async fn submit(
     client: impl Fn() -> Result<Client, CliError>,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let spec = prepare(&input(args), &args.options, shell)?;
+    let spec = prepare(&input(args), &args.options, shell)?.say(screen);
     let code = Local::find(&spec, &base(args))?;
     let stay = stay(args.follow, args.wait || args.options.propagate);
     send_and_stay(&client()?, (spec, code), &args.options, stay, screen).await
@@ -91,7 +91,7 @@ pub(super) async fn clone(
     screen: &Screen,
 ) -> Result<u8, CliError> {
     let (id, spec) = spec_of(client, &args.job).await?;
-    let spec = prepare(&Input::Job { id: &id, spec: &spec }, &args.options, shell)?;
+    let spec = prepare(&Input::Job { id: &id, spec: &spec }, &args.options, shell)?.say(screen);
     let code = Local::find(&spec, &Local::base_of(None))?;
     let stay = stay(args.follow, args.wait || args.options.propagate);
     send_and_stay(client, (spec, code), &args.options, stay, screen).await
@@ -103,7 +103,7 @@ pub(super) async fn run(
     client: impl Fn() -> Result<Client, CliError>,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let spec = prepare(&Input::OneOff(&args.command), &args.options, shell)?;
+    let spec = prepare(&Input::OneOff(&args.command), &args.options, shell)?.say(screen);
     let code = Local::find(&spec, &Local::base_of(None))?;
     send_and_stay(&client()?, (spec, code), &args.options, Stay::Follow, screen).await
 }

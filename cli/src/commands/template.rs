@@ -1,14 +1,18 @@
-//! Templates, the spec to begin with, and the schema: commands that ask nobody.
+//! Templates and the spec to begin with, which ask nobody, and the schema, which asks the
+//! coordinator where there is one.
 
 use std::io::Write;
 use std::path::Path;
 
 use gangline_spec::{
-    Imported, SpecErrors, Template, find_template, from_sky, from_slurm, starter, templates,
+    Imported, Names, SpecErrors, Template, find_template, from_sky, from_slurm, modelines, starter,
+    templates,
 };
 use serde_json::{Value, json};
 
 use crate::args::Init;
+use crate::client::{Client, schema_address};
+use crate::config::Settings;
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
 use crate::spec_input::read_foreign;
@@ -38,13 +42,26 @@ fn import(
     Ok(made.text)
 }
 
-/// Write a spec to begin with; a file that exists stays as it is.
-pub(super) fn init(args: &Init, screen: &Screen) -> Result<u8, CliError> {
+/// Where an editor finds the schema without a coordinator, beside the spec.
+const OWN_SCHEMA: &str = ".gangline/job.v1.json";
+
+/// Write a spec to begin with; a file that exists stays as it is. Its first lines tell editors
+/// where the schema is.
+pub(super) fn init(
+    args: &Init,
+    coordinator: Option<&Settings>,
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    let schema = match coordinator {
+        Some(settings) => schema_address(&settings.address).to_string(),
+        None => OWN_SCHEMA.to_owned(),
+    };
     let text = match (&args.from_slurm, &args.from_sky) {
         (Some(path), _) => import(path, from_slurm, screen)?,
         (None, Some(path)) => import(path, from_sky, screen)?,
         (None, None) => starter(args.template.as_deref().map(find).transpose()?),
     };
+    let text = modelines(&schema) + &text;
     if args.file.as_os_str() == "-" {
         screen.plain(&text)?;
         return Ok(exit::OK);
@@ -67,6 +84,13 @@ pub(super) fn init(args: &Init, screen: &Screen) -> Result<u8, CliError> {
         screen.json(&json!({ "file": name.to_string() }))?;
     }
     screen.hint(&format!("wrote {name}; next: edit it, then gangline plan {name}"));
+    let own = args.file.with_file_name(OWN_SCHEMA);
+    if coordinator.is_none() && !own.exists() {
+        let (own, folder) = (own.display(), own.parent().unwrap_or(Path::new(".")).display());
+        screen.hint(&format!(
+            "for completion in an editor: mkdir -p {folder} && gangline schema job > {own}"
+        ));
+    }
     Ok(exit::OK)
 }
 
@@ -110,9 +134,19 @@ pub(super) fn show(name: &str, screen: &Screen) -> Result<u8, CliError> {
     Ok(exit::OK)
 }
 
-/// Print the JSON Schema of a job spec. The pools and GPU models of a fleet are not in it: only
-/// the coordinator knows them.
-pub(super) fn job_schema(screen: &Screen) -> Result<u8, CliError> {
-    screen.json(&gangline_spec::schema(&[], &[], templates()))?;
+/// Print the JSON Schema of a job spec: the coordinator's, which completes the pools and GPU models
+/// of its fleet, or the one of this program for a user who is not logged in.
+pub(super) async fn job_schema(
+    coordinator: Option<&Settings>,
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    let schema = match coordinator {
+        Some(settings) => Client::new(settings)?.job_schema().await?,
+        None => {
+            screen.hint("not logged in: the schema names no pools and GPU models");
+            gangline_spec::schema(&Names::default(), templates())
+        }
+    };
+    screen.json(&schema)?;
     Ok(exit::OK)
 }

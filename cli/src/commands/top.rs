@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::node::{fetch, summary, table, watts};
-use super::{bytes, or_dash};
+use super::{bytes, count, items, or_dash};
 use crate::args::Top;
 use crate::client::Client;
 use crate::errors::{CliError, exit};
@@ -61,8 +61,7 @@ fn once(answer: &Value, nodes: &[Node], screen: &Screen) -> Result<(), CliError>
 }
 
 fn lines(answer: &Value, screen: &Screen) -> Result<(), CliError> {
-    let nodes = answer.get("nodes").and_then(Value::as_array);
-    nodes.into_iter().flatten().try_for_each(|node| screen.json_line(node))
+    items(answer, "nodes").iter().try_for_each(|node| screen.json_line(node))
 }
 
 fn text(nodes: &[Node], screen: &Screen) -> String {
@@ -91,7 +90,7 @@ pub(super) fn gpu_table(nodes: &[Node]) -> Table {
             let hidden = gpu.in_use.filter(|used| *used).map(|_| "in use".to_owned());
             table.row(vec![
                 node.name.clone(),
-                or_dash(gpu.index.map(|index| index.to_string())),
+                count(gpu.index),
                 or_dash(Some(gpu.name.clone())),
                 or_dash(sample.and_then(|s| s.utilization_pct).map(|busy| format!("{busy:.0}"))),
                 or_dash(memory),

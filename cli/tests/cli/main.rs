@@ -6,6 +6,7 @@ mod again;
 mod answers;
 mod clusters;
 mod exits;
+mod init;
 mod logs;
 mod offline;
 mod ray;

@@ -60,6 +60,8 @@ pub enum Object<'a> {
 pub enum Denied {
     /// The caller may know that.
     Forbidden,
+    /// The same, because the project is another one than the caller's.
+    Foreign,
     /// The caller must not learn that the object exists.
     Hidden,
 }
@@ -85,7 +87,7 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     match object {
         // Nothing is said of what the role cannot see.
         Object::Job(job) if job.project != principal.project && !everybodys => Err(Denied::Hidden),
-        Object::Project(project) if *project != principal.project => Err(Denied::Forbidden),
+        Object::Project(project) if *project != principal.project => Err(Denied::Foreign),
         Object::Any | Object::Fleet | Object::Project(_) | Object::Job(_) if able => Ok(()),
         Object::Any | Object::Fleet | Object::Project(_) | Object::Job(_) => Err(Denied::Forbidden),
     }
@@ -110,6 +112,8 @@ impl From<Denied> for ApiError {
         match denied {
             Denied::Forbidden => ApiError::new(FORBIDDEN, "your role does not allow this")
                 .hint("ask an administrator; `gangline whoami` shows your role and project"),
+            Denied::Foreign => ApiError::new(FORBIDDEN, "your token is of another project")
+                .hint("leave the project out, or use a token of it; `gangline whoami` shows yours"),
             Denied::Hidden => no_such_job(),
         }
     }
@@ -118,8 +122,10 @@ impl From<Denied> for ApiError {
 /// What a route asks of its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anybody on this machine.
+    /// Anybody.
     Open,
+    /// Anybody; a token whose role may do this gets to see more.
+    Offers(Action),
     /// A token whose role may do this to something.
     Needs(Action),
 }
@@ -136,7 +142,13 @@ pub(super) struct Gate {
 
 /// Stands before every route: nobody passes without the token that its access asks for.
 pub(super) async fn admit(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
-    if let Access::Needs(action) = gate.access {
+    let asked = match gate.access {
+        Access::Needs(action) => Some(action),
+        // A token that is wrong is refused: with less than expected nobody would notice.
+        Access::Offers(action) => bearer(request.headers()).map(|_| action),
+        Access::Open => None,
+    };
+    if let Some(action) = asked {
         let address = address(&request);
         let (principal, token) = match identify(&gate, request.headers(), address) {
             Ok(identified) => identified,
@@ -406,7 +418,7 @@ mod tests {
         let own = Object::Project("p");
         assert_eq!(authorize(&member, Action::SubmitJob, &own), Ok(()));
         let other = Object::Project("q");
-        assert_eq!(authorize(&member, Action::SubmitJob, &other), Err(Denied::Forbidden));
+        assert_eq!(authorize(&member, Action::SubmitJob, &other), Err(Denied::Foreign));
         for action in [Action::RevokeNode, Action::ManageTokens] {
             for object in [Object::Any, Object::Fleet, own] {
                 assert_eq!(authorize(&member, action, &object), Err(Denied::Forbidden));

@@ -41,7 +41,7 @@ use gangline_common::time::{Timestamp, wall_text};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::openapi::path::PathItem;
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
 use utoipa::{OpenApi, ToSchema};
 use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
@@ -130,7 +130,10 @@ fn table() -> Vec<Route> {
         open(routes!(healthz)),
         open(routes!(readyz)),
         open(routes!(openapi)),
-        open(routes!(schema::job_schema)),
+        Route {
+            access: Access::Offers(ReadNodes),
+            handler: Handler::Ours(routes!(schema::job_schema)),
+        },
         needs(WhoAmI, routes!(whoami)),
         needs(SubmitJob, routes!(submit::submit_job)),
         needs(ReadJobs, routes!(jobs::list_jobs)),
@@ -280,7 +283,9 @@ pub fn document() -> String {
 fn add_common_problems(path: &mut PathItem) {
     let operations = [&mut path.get, &mut path.post, &mut path.put, &mut path.delete];
     for operation in operations.into_iter().flatten() {
-        let is_open = operation.security.as_ref().is_some_and(|security| !security.is_empty());
+        let nobody = SecurityRequirement::default();
+        let of_all = operation.security.as_ref();
+        let is_open = of_all.is_some_and(|all| all.iter().all(|one| *one == nobody));
         let refusals: &[&str] = if is_open { &["400"] } else { &["400", "401", "403", "429"] };
         let of_body: &[&str] =
             if operation.request_body.is_some() { &["408", "413", "422"] } else { &[] };

@@ -1,19 +1,37 @@
-//! The JSON Schema of a job spec with the names of this fleet, for editors.
+//! The JSON Schema of a job spec, for editors: plain for everybody, with the names of this fleet for
+//! those who may see its nodes.
 
 use std::collections::BTreeSet;
 
-use axum::Json;
 use axum::extract::State;
-use gangline_spec::{schema, templates};
+use axum::{Extension, Json};
+use gangline_spec::{Names, schema, templates};
 use serde_json::Value;
 
-use super::App;
+use super::auth::{Action, Caller, Object, authorize};
+use super::error::ApiError;
+use super::{App, Shared};
 
-/// The schema (draft-07) of a job spec. Pools and GPU models are those of this fleet. An editor
-/// cannot log in, so it is for everybody.
+/// The schema (draft-07) of a job spec. An editor cannot log in, so without a token it is answered
+/// as well, without names. With one it completes the pools and GPU models of this fleet.
 #[utoipa::path(get, path = "/schema/job.v1.json",
-    responses((status = 200, content_type = "application/json")), security(()))]
-pub(super) async fn job_schema(State(shared): App) -> Json<Value> {
+    responses((status = 200, content_type = "application/json")), security((), ("bearer" = [])))]
+pub(super) async fn job_schema(
+    State(shared): App,
+    caller: Option<Extension<Caller>>,
+) -> Result<Json<Value>, ApiError> {
+    let names = match caller {
+        Some(Extension(Caller(principal))) => {
+            authorize(&principal, Action::ReadNodes, &Object::Fleet)?;
+            names(&shared)
+        }
+        None => Names::default(),
+    };
+    Ok(Json(schema(&names, templates())))
+}
+
+/// Pools and GPU models of the nodes that may come back.
+fn names(shared: &Shared) -> Names {
     let (mut pools, mut models) = (BTreeSet::new(), BTreeSet::new());
     for snapshot in shared.api.board.nodes() {
         if let Some(inventory) = snapshot.node.inventory.as_ref().filter(|_| !snapshot.node.revoked)
@@ -22,7 +40,5 @@ pub(super) async fn job_schema(State(shared): App) -> Json<Value> {
             models.extend(inventory.gpus.iter().map(|gpu| gpu.name.clone()));
         }
     }
-    let (pools, models): (Vec<String>, Vec<String>) =
-        (pools.into_iter().collect(), models.into_iter().collect());
-    Json(schema(&pools, &models, templates()))
+    Names { pools: pools.into_iter().collect(), gpu_models: models.into_iter().collect() }
 }

@@ -3,7 +3,7 @@
 //! First the checks (`unfit`), then the ranking (fewest free GPUs first, so that empty nodes stay
 //! empty). The reasons come from the same checks, so they cannot disagree with the decision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
@@ -107,6 +107,34 @@ pub fn place(
     Ok(shares)
 }
 
+/// Why these nodes could not hold `request` even if all of them were open and free; `None` when they
+/// could. Such a job waits for nodes that have not joined, not for others to end.
+pub fn out_of_reach(request: &JobRequest, nodes: &[Candidate]) -> Option<String> {
+    let mut unfit_reasons: Vec<(&str, String)> = Vec::new();
+    for node in nodes {
+        let reason = mismatch(request, node, &Amount::of(request, node));
+        unfit_reasons.extend(reason.map(|reason| (node.name.as_str(), reason)));
+    }
+    let fitting = nodes.len() - unfit_reasons.len();
+    if fitting >= request.nnodes as usize {
+        return None;
+    }
+    let pools: BTreeSet<&str> = nodes.iter().map(|node| node.pool.as_str()).collect();
+    let why = match &request.pool {
+        _ if nodes.is_empty() => "no node has joined yet".to_owned(),
+        Some(pool) if !pools.contains(pool.as_str()) => {
+            let pools: Vec<&str> = pools.into_iter().collect();
+            format!("no node is in pool {pool}; there are: {}", pools.join(", "))
+        }
+        _ => format!(
+            "{fitting} of {} would do if they were free{}",
+            nodes.len(),
+            listed(&unfit_reasons)
+        ),
+    };
+    Some(format!("waits for nodes that the fleet does not have: needs {}; {why}", wanted(request)))
+}
+
 /// What one member takes of one node.
 struct Amount {
     cpus_milli: u32,
@@ -134,6 +162,13 @@ impl Amount {
 
 /// The first check that a node fails, as people read it.
 fn unfit(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option<String> {
+    mismatch(request, candidate, amount)
+        .or_else(|| candidate.closed.clone())
+        .or_else(|| taken(request, candidate, amount))
+}
+
+/// The checks of what a node is, whoever uses it.
+fn mismatch(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option<String> {
     if !candidate.worker_role {
         return Some("only for Ray heads".to_owned());
     }
@@ -141,9 +176,6 @@ fn unfit(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option
         && *pool != candidate.pool
     {
         return Some(format!("in pool {}", candidate.pool));
-    }
-    if let Some(reason) = &candidate.closed {
-        return Some(reason.clone());
     }
     if request.exclude_nodes.contains(&candidate.name) {
         return Some("excluded by the job".to_owned());
@@ -155,6 +187,17 @@ fn unfit(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option
     if request.gpus_per_node > candidate.total_gpus {
         return Some(format!("has {} GPUs", candidate.total_gpus));
     }
+    if amount.cpus_milli > candidate.total_cpus_milli {
+        return Some(format!("has {:.1} CPUs", f64::from(candidate.total_cpus_milli) / 1000.0));
+    }
+    if amount.memory_bytes > candidate.total_memory_bytes {
+        return Some(format!("has {} MiB of memory", candidate.total_memory_bytes >> 20));
+    }
+    None
+}
+
+/// The checks of what others have left of a node.
+fn taken(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option<String> {
     let free = candidate.free_gpus.len();
     if (request.gpus_per_node as usize) > free {
         return Some(format!("{free} of {} GPUs free", candidate.total_gpus));
@@ -229,26 +272,32 @@ fn lease(leases: &mut Leases, candidate: &Candidate) -> Result<PortBlock, String
     Err(full())
 }
 
-/// "waits for 2 nodes with 4 free GPUs each; 1 of 3 fits (b: lost; c: 2 of 8 GPUs free)".
+/// "waits for 2 nodes with 4 GPUs each: 1 of 3 fit now (b: lost; c: 2 of 8 GPUs free)".
 fn explain(request: &JobRequest, fitting: usize, unfit: &[(&str, String)]) -> String {
+    let total = fitting + unfit.len();
+    format!("waits for {}: {fitting} of {total} fit now{}", wanted(request), listed(unfit))
+}
+
+/// "2 nodes with 4 GPUs each in pool a".
+fn wanted(request: &JobRequest) -> String {
+    let nodes = if request.nnodes == 1 { "node" } else { "nodes" };
+    let gpus = match request.gpus_per_node {
+        0 => String::new(),
+        gpus => format!(" with {gpus} GPUs each"),
+    };
+    let place = request.pool.as_ref().map_or(String::new(), |pool| format!(" in pool {pool}"));
+    format!("{} {nodes}{gpus}{place}", request.nnodes)
+}
+
+/// " (b: lost; c: 2 of 8 GPUs free; and 3 more)", or nothing.
+fn listed(unfit: &[(&str, String)]) -> String {
     const SHOWN: usize = 8;
     let mut reasons: Vec<String> =
         unfit.iter().take(SHOWN).map(|(name, reason)| format!("{name}: {reason}")).collect();
     if unfit.len() > SHOWN {
         reasons.push(format!("and {} more", unfit.len() - SHOWN));
     }
-    let what = match request.gpus_per_node {
-        0 => String::new(),
-        gpus => format!(" with {gpus} free GPUs each"),
-    };
-    let place = request.pool.as_ref().map_or(String::new(), |pool| format!(" in pool {pool}"));
-    let detail =
-        if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
-    format!(
-        "waits for {} nodes{what}{place}: {fitting} of {} fit now{detail}",
-        request.nnodes,
-        fitting + unfit.len()
-    )
+    if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }
 
 #[cfg(test)]

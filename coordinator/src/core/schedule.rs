@@ -9,9 +9,9 @@ use gangline_common::time::Timestamp;
 use super::Core;
 use super::effect::{Effects, Write};
 use super::gang::{Gang, GangState, Member, Phase};
-use super::job::{Addresses, Attempt, Job, JobState};
+use super::job::{Addresses, Attempt, Job, JobRequest, JobState};
 use super::node::{Inventory, Node, Reachability};
-use super::placement::{Candidate, Leases, Share, place};
+use super::placement::{Candidate, Leases, Share, out_of_reach, place};
 
 impl Core {
     /// One pass over the queue, in its order. A job that cannot start holds back the
@@ -21,6 +21,8 @@ impl Core {
         // Guests wait for a part of their cluster only, in order.
         let mut crowded: BTreeMap<JobId, JobId> = BTreeMap::new();
         let queue: Vec<JobId> = self.queue.values().cloned().collect();
+        let fleet = if queue.is_empty() { Vec::new() } else { self.possible_nodes() };
+        let mut unreachable = BTreeMap::new();
         for id in queue {
             let Some(job) = self.jobs.get(&id).cloned() else { continue };
             if let Some(cluster) = job.cluster.clone() {
@@ -47,6 +49,15 @@ impl Core {
                 self.say_why(&job, format!("waits behind {ahead}"), out);
                 continue;
             }
+            // Such a job holds back nobody: a pool with a wrong letter must not stop the fleet.
+            // Many jobs ask for the same, and the queue may be long.
+            let missing = unreachable
+                .entry(shape(&job.request))
+                .or_insert_with(|| out_of_reach(&job.request, &fleet));
+            if let Some(reason) = missing {
+                self.say_why(&job, reason.clone(), out);
+                continue;
+            }
             let candidates = self.candidates();
             let mut leases = self.leases();
             match place(&job.request, &candidates, &mut leases) {
@@ -60,6 +71,13 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// The nodes that may come back, or are there.
+    fn possible_nodes(&self) -> Vec<Candidate> {
+        let mut nodes = self.candidates();
+        nodes.retain(|node| self.nodes.get(&node.node).is_some_and(|node| !node.revoked));
+        nodes
     }
 
     fn say_why(&mut self, job: &Job, reason: String, out: &mut Effects) {
@@ -211,6 +229,21 @@ impl Core {
         }
         leases
     }
+}
+
+/// What [`out_of_reach`] looks at.
+type Shape = (u32, u32, Option<u32>, Option<u64>, Option<String>, Vec<String>, Vec<String>);
+
+fn shape(request: &JobRequest) -> Shape {
+    (
+        request.nnodes,
+        request.gpus_per_node,
+        request.cpus_milli,
+        request.memory_bytes,
+        request.pool.clone(),
+        request.gpu_models.clone(),
+        request.exclude_nodes.clone(),
+    )
 }
 
 fn models(inventory: &Inventory) -> Vec<String> {

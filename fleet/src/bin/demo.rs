@@ -183,6 +183,7 @@ fn print_what_to_try(fleet: &Fleet) {
     println!("  gangline node ls");
     println!("  gangline top");
     println!("  gangline run --nnodes 2 --gpus 1 -- sh -c 'echo rank $NODE_RANK; nproc'");
+    println!("  gangline init && gangline submit job.yaml -f");
     println!("  gangline ps -a");
     println!("API document: {}/api/v1/openapi.json", fleet.url());
 }

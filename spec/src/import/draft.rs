@@ -1,13 +1,13 @@
 //! The spec under construction: its lines, the comments among them, and where in the foreign file
 //! each value came from, so that a problem of the result is shown there.
 
-use serde_json::Value;
-
+use super::batch::Batch;
 use super::{Imported, name_from};
 use crate::canonical::is_printable;
-use crate::error::{Code, SpecError, SpecErrors};
+use crate::error::{Code, Problems, SpecError, SpecErrors};
 use crate::fields::{Features, RESOURCES, Section, Status, TOP};
-use crate::tree::Pos;
+use crate::overrides;
+use crate::tree::{self, Node, Pos, Scalar, ScalarKind, Value};
 use crate::yaml::{scalar_text, write_after};
 
 /// Width of a comment, in characters.
@@ -16,10 +16,20 @@ const COMMENT_WIDTH: usize = 96;
 /// what is not converted; the rest is counted.
 const MAX_FINDINGS: usize = 20;
 
+/// What the spec is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum For {
+    /// A file whose comments a person reads before it is submitted.
+    File,
+    /// To be run as it is: what would make it another job is a problem, and the rest is said.
+    Submission,
+}
+
 /// A spec under construction.
 pub(super) struct Draft {
     /// "a Slurm script".
     source: &'static str,
+    made_for: For,
     /// `name` and what goes beside it.
     head: Vec<String>,
     resources: Vec<String>,
@@ -35,6 +45,10 @@ pub(super) struct Draft {
     /// How many more leftovers there are than `missed` has words.
     missed_more: usize,
     warnings: Vec<String>,
+    /// Of a submission: what does not matter to the job.
+    notes: Vec<String>,
+    /// Of a submission: what would make it another job.
+    refused: Problems,
     /// Pointers into the result, and where their values came from.
     places: Vec<(String, Pos)>,
 }
@@ -58,9 +72,10 @@ pub(super) fn bad_value(at: Option<Pos>, message: impl Into<String>, hint: &str)
 }
 
 impl Draft {
-    pub(super) fn new(source: &'static str) -> Self {
+    pub(super) fn new(source: &'static str, made_for: For) -> Self {
         Self {
             source,
+            made_for,
             head: Vec::new(),
             resources: Vec::new(),
             middle: Vec::new(),
@@ -70,6 +85,8 @@ impl Draft {
             missed: Vec::new(),
             missed_more: 0,
             warnings: Vec::new(),
+            notes: Vec::new(),
+            refused: Problems::default(),
             places: Vec::new(),
         }
     }
@@ -79,7 +96,10 @@ impl Draft {
         let name = name_from(written);
         if name != written {
             let note = format!("`{written}` cannot be a name: lower-case letters, digits and `-`.");
-            comment("", &note, &mut self.head);
+            match self.made_for {
+                For::File => comment("", &note, &mut self.head),
+                For::Submission => self.notes.push(format!("{note} The job is `{name}`.")),
+            }
         }
         self.place("/name", at);
         self.head.push(format!("name: {}", scalar_text(&name)));
@@ -88,18 +108,20 @@ impl Draft {
     /// A field of the spec itself; `value` is YAML.
     pub(super) fn top(&mut self, name: &str, value: &str, at: Option<Pos>) {
         self.place(&format!("/{name}"), at);
-        self.middle.push(line(&TOP, name, value));
+        self.middle.push(self.line(&TOP, name, value));
     }
 
     /// A field of `resources`; `value` is YAML.
     pub(super) fn resource(&mut self, name: &str, value: &str, at: Option<Pos>) {
         self.place(&format!("/resources/{name}"), at);
-        self.resources.push(format!("  {}", line(&RESOURCES, name, value)));
+        self.resources.push(format!("  {}", self.line(&RESOURCES, name, value)));
     }
 
-    /// A comment above the next field of `resources`.
+    /// A comment above the next field of `resources`: how it was made.
     pub(super) fn resource_note(&mut self, text: &str) {
-        comment("  ", text, &mut self.resources);
+        if self.made_for == For::File {
+            comment("  ", text, &mut self.resources);
+        }
     }
 
     /// A variable of the job; without a value it is taken from the shell that submits.
@@ -108,28 +130,59 @@ impl Draft {
         self.env.push((name.to_owned(), value));
     }
 
-    /// A comment above `run`.
-    pub(super) fn run_note(&mut self, text: &str) {
-        comment("", text, &mut self.above_run);
+    /// A comment above `run` that only the reader of a file needs.
+    pub(super) fn file_note(&mut self, text: &str) {
+        if self.made_for == For::File {
+            comment("", text, &mut self.above_run);
+        }
     }
 
-    /// Comments above `run` about places in the script.
-    pub(super) fn findings(&mut self, title: &str, findings: &[String]) {
+    /// A comment above `run`, or a warning.
+    pub(super) fn run_note(&mut self, text: &str) {
+        match self.made_for {
+            For::File => comment("", text, &mut self.above_run),
+            For::Submission => self.warn(text),
+        }
+    }
+
+    /// Comments above `run` about places in the script, and a warning that they are there; or a
+    /// warning that has them.
+    pub(super) fn findings(&mut self, warning: &str, title: &str, findings: &[String]) {
         if findings.is_empty() {
             return;
         }
-        self.run_note(title);
+        if self.made_for == For::Submission {
+            let shown: Vec<&str> = findings.iter().take(MAX_FINDINGS).map(String::as_str).collect();
+            let more = findings.len().saturating_sub(shown.len());
+            let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+            self.warn(format!("{warning}: {}{more}", shown.join("; ")));
+            return;
+        }
+        self.warn(format!("{warning}: see the comments above `run`"));
+        self.file_note(title);
         for finding in findings.iter().take(MAX_FINDINGS) {
             comment("", &format!("  {finding}"), &mut self.above_run);
         }
         if let Some(more) = findings.len().checked_sub(MAX_FINDINGS).filter(|more| *more > 0) {
-            self.run_note(&format!("  and {more} more"));
+            self.file_note(&format!("  and {more} more"));
         }
     }
 
     /// Something without a counterpart that does not change what the job does.
     pub(super) fn ignored(&mut self, written: &str, advice: &str) {
-        self.left_over.push(format!("{written}: {advice}"));
+        let text = format!("{written}: {advice}");
+        match self.made_for {
+            For::File => self.left_over.push(text),
+            For::Submission => self.notes.push(text),
+        }
+    }
+
+    /// Of a submission, a problem; else nothing, and false.
+    pub(super) fn refuse(&mut self, code: &'static str, at: Pos, what: String, hint: &str) -> bool {
+        if self.made_for == For::Submission {
+            self.refused.extend(problem(code, Some(at), what, Some(hint)));
+        }
+        self.made_for == For::Submission
     }
 
     /// Something without a counterpart; `word` goes into the warning.
@@ -178,6 +231,23 @@ impl Draft {
         Ok(Imported { text, warnings: self.warnings })
     }
 
+    /// The finished spec as a tree with `script` as `run`, in which each value has its place in the
+    /// foreign file.
+    ///
+    /// # Errors
+    /// The spec cannot be read back.
+    pub(super) fn into_tree(self, script: &str) -> Result<Batch, SpecErrors> {
+        let (mut tree, _) = tree::parse(&self.fields())?;
+        tree.each_position(&mut |pos| *pos = None);
+        let value = Value::Scalar(Scalar { text: script.to_owned(), kind: ScalarKind::Text });
+        overrides::put(&mut tree, &["run"], None, Node { value, pos: None, origin: None })?;
+        // As in `origin` the first one counts.
+        for (pointer, at) in self.places.iter().rev() {
+            tree.set_position(pointer, *at);
+        }
+        Ok(Batch { tree, problems: self.refused, warnings: self.warnings, notes: self.notes })
+    }
+
     /// Where the value at `pointer`, or the nearest one above it, came from.
     fn origin(&self, pointer: &str) -> Option<Pos> {
         let mut pointer = pointer;
@@ -189,30 +259,27 @@ impl Draft {
         }
     }
 
+    /// `name: value`. In a file it is a comment where no coordinator acts on the field yet: taken
+    /// out of its comment it is a field again. In a submission it is refused when it is read.
+    fn line(&self, section: &Section, name: &str, value: &str) -> String {
+        let status = section.field(name).map_or(Status::NotYet(None), |field| field.status);
+        if status.is_read(Features::Delivered) || self.made_for == For::Submission {
+            return format!("{name}: {value}");
+        }
+        let hint = match status {
+            Status::Waits(Some(hint)) | Status::NotYet(Some(hint)) => format!("; {hint}"),
+            _ => String::new(),
+        };
+        format!("# {name}: {value}  # not acted on yet{hint}")
+    }
+
     fn text(&self, script: &str) -> String {
         let mut out = format!(
             "# A Gangline job made from {}. `gangline validate FILE` checks it,\n# `gangline plan \
-             FILE` prints what it runs, `gangline submit FILE` runs it.\n",
-            self.source
+             FILE` prints what it runs, `gangline submit FILE` runs it.\n{}",
+            self.source,
+            self.fields()
         );
-        let mut put = |lines: &[String]| {
-            for line in lines {
-                out.push_str(line);
-                out.push('\n');
-            }
-        };
-        put(&self.head);
-        put(&["resources:".to_owned()]);
-        put(&self.resources);
-        put(&self.middle);
-        if !self.env.is_empty() {
-            out.push_str("env:\n");
-            for (name, value) in &self.env {
-                let value = value.as_ref().map_or(Value::Null, |value| value.as_str().into());
-                out.push_str(&format!("  {}:", scalar_text(name)));
-                write_after(&value, 1, &mut out);
-            }
-        }
         for line in &self.above_run {
             out.push_str(line);
             out.push('\n');
@@ -231,20 +298,28 @@ impl Draft {
         }
         out
     }
-}
 
-/// `name: value`, as a comment where no coordinator acts on the field yet. Taken out of its
-/// comment it is a field again.
-fn line(section: &Section, name: &str, value: &str) -> String {
-    let status = section.field(name).map_or(Status::NotYet(None), |field| field.status);
-    if status.is_read(Features::Delivered) {
-        return format!("{name}: {value}");
+    /// The lines above `run`.
+    fn fields(&self) -> String {
+        let mut out = String::new();
+        let resources = ["resources:".to_owned()];
+        let resources = resources.iter().filter(|_| !self.resources.is_empty());
+        let lines = self.head.iter().chain(resources).chain(&self.resources).chain(&self.middle);
+        for line in lines {
+            out.push_str(line);
+            out.push('\n');
+        }
+        if !self.env.is_empty() {
+            out.push_str("env:\n");
+            for (name, value) in &self.env {
+                let value =
+                    value.as_ref().map_or(serde_json::Value::Null, |value| value.as_str().into());
+                out.push_str(&format!("  {}:", scalar_text(name)));
+                write_after(&value, 1, &mut out);
+            }
+        }
+        out
     }
-    let hint = match status {
-        Status::Waits(Some(hint)) | Status::NotYet(Some(hint)) => format!("; {hint}"),
-        _ => String::new(),
-    };
-    format!("# {name}: {value}  # not acted on yet{hint}")
 }
 
 /// Add `text` as comment lines that begin with `indent`; its own leading blanks stay, and the

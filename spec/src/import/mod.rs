@@ -1,4 +1,5 @@
-//! Specs made from other systems' files: Slurm batch scripts and SkyPilot tasks.
+//! Specs made from other systems' files: Slurm batch scripts and SkyPilot tasks; and scripts that
+//! are submitted as they are, see `batch`.
 //!
 //! Each conversion is a pure function from text to text. Its result is a spec that
 //! [`crate::parse`] accepts as it is, with comments that say what became of everything else: a
@@ -6,6 +7,7 @@
 //! at the end. What cannot be meant, such as GPUs that do not divide among the nodes, is an error
 //! with its position in the foreign file.
 
+pub(crate) mod batch;
 mod draft;
 mod hostlist;
 mod script;
@@ -13,9 +15,11 @@ mod sky;
 mod slurm;
 mod slurm_options;
 mod slurm_values;
+mod slurm_words;
 
 pub use sky::from_sky;
 pub use slurm::from_slurm;
+pub use slurm_options::is_script;
 
 /// A spec made from another system's file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! A SkyPilot task as a spec.
 
-use super::draft::{Draft, bad_value, problem};
+use super::draft::{Draft, For, bad_value, problem};
 use super::{Imported, script};
 use crate::checks::is_label;
 use crate::error::{self, Code, SpecErrors, quoted};
@@ -55,7 +55,7 @@ pub fn from_sky(source: &str) -> Result<Imported, SpecErrors> {
     if let Some(first) = duplicates.into_iter().next() {
         return Err(first.into());
     }
-    let mut task = Task { draft: Draft::new("a SkyPilot task"), setup: None, run: None };
+    let mut task = Task { draft: Draft::new("a SkyPilot task", For::File), setup: None, run: None };
     let start = Some(Pos { line: 1, column: 1 });
     task.draft.place("", root.pos.or(start));
     task.top(entries(&root, "a task")?)?;
@@ -279,14 +279,11 @@ impl Task {
         body.push_str(&run.text);
         let found = script::variables(&body, "SKYPILOT_");
         let replaced = script::replaced(&found, &VARIABLES);
-        if !found.is_empty() {
-            self.draft.warn("the task uses variables of SkyPilot: see the comments above `run`");
-        }
-        self.draft
-            .findings("Variables of SkyPilot in the script, and what to use instead:", &replaced);
+        let title = "Variables of SkyPilot in the script, and what to use instead:";
+        self.draft.findings("the task uses variables of SkyPilot", title, &replaced);
         self.draft.top("launcher", script::launcher(&body), None);
         if let Some(note) = script::note(INTERPRETER) {
-            self.draft.run_note(note);
+            self.draft.file_note(note);
         }
         self.draft.finish(&script::for_sh(INTERPRETER, &body))
     }

@@ -1,8 +1,9 @@
 //! A Slurm batch script as a spec.
 
-use super::draft::{Draft, bad_value, problem};
+use super::draft::{Draft, For, bad_value, problem};
 use super::slurm_options::{Given, Script, read};
 use super::slurm_values::{self as values, Gpus, Limit};
+use super::slurm_words::{VARIABLES, WITHOUT};
 use super::{Imported, hostlist, script};
 use crate::checks::{LABEL_FORM, is_label};
 use crate::error::{Code, SpecErrors, shown};
@@ -14,57 +15,6 @@ const TIME_FORM: &str = "MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS, at mo
 const GPU_FORM: &str = "a number, or MODEL:NUMBER of one model";
 const SIZE_FORM: &str = "a whole number and perhaps K, M, G or T";
 
-/// What the variables of Slurm become.
-const VARIABLES: [script::Replacement; 22] = [
-    ("SLURM_ARRAY_TASK_ID", "give each job of the array its own --env"),
-    ("SLURM_CPUS_ON_NODE", "$(nproc)"),
-    ("SLURM_CPUS_PER_TASK", "write the number, or put it into `env`"),
-    ("SLURM_GPUS", "$((GANGLINE_NNODES * GANGLINE_GPUS_PER_NODE))"),
-    ("SLURM_GPUS_ON_NODE", "$GANGLINE_GPUS_PER_NODE"),
-    ("SLURM_GPUS_PER_NODE", "$GANGLINE_GPUS_PER_NODE"),
-    ("SLURM_JOBID", "$GANGLINE_JOB_ID"),
-    ("SLURM_JOB_ACCOUNT", "$GANGLINE_PROJECT"),
-    ("SLURM_JOB_ID", "$GANGLINE_JOB_ID"),
-    ("SLURM_JOB_NAME", "$GANGLINE_NAME"),
-    ("SLURM_JOB_NODELIST", "$GANGLINE_NODE_IPS, addresses with commas; the first is $MASTER_ADDR"),
-    ("SLURM_JOB_NUM_NODES", "$GANGLINE_NNODES"),
-    ("SLURM_LAUNCH_NODE_IPADDR", "$MASTER_ADDR"),
-    ("SLURM_LOCALID", "$LOCAL_RANK, which torchrun sets"),
-    ("SLURM_NNODES", "$GANGLINE_NNODES"),
-    ("SLURM_NODEID", "$GANGLINE_NODE_RANK"),
-    ("SLURM_NODELIST", "$GANGLINE_NODE_IPS, addresses with commas; the first is $MASTER_ADDR"),
-    ("SLURM_NTASKS", "$GANGLINE_NNODES with one process on each node; torchrun sets $WORLD_SIZE"),
-    ("SLURM_PROCID", "$GANGLINE_NODE_RANK with one process on each node; torchrun sets $RANK"),
-    ("SLURM_RESTART_COUNT", "$GANGLINE_ATTEMPT, which counts from 1"),
-    ("SLURM_SUBMIT_DIR", "set `workdir` to a path that all nodes have, and use $PWD"),
-    ("SLURM_TMPDIR", "${TMPDIR:-/tmp}"),
-];
-
-/// Options without a counterpart: what to do instead, and whether the job is another one without.
-const WITHOUT: [(&str, &str, bool); 21] = [
-    ("account", "the project of your token counts; `project: NAME` names another one", true),
-    ("array", "submit once for each index, with --env INDEX=...", true),
-    ("begin", "a start time is not built yet", true),
-    ("comment", "`description: TEXT` says something about a job", false),
-    ("constraint", "name a `pool` of such nodes", true),
-    ("dependency", "not built yet: submit after `gangline wait` of the other job", true),
-    ("error", "stdout and stderr are one log: `gangline logs JOB`", false),
-    ("exclusive", "whole nodes are not built yet; GPUs are never shared", true),
-    ("export", "a job gets only what stands in `env`, or in --env of submit", true),
-    ("hold", "not built yet: submit it later", true),
-    ("input", "redirect stdin in the script", true),
-    ("mail-type", "not built yet: `gangline wait JOB` returns when it has ended", false),
-    ("mail-user", "not built yet: `gangline wait JOB` returns when it has ended", false),
-    ("no-requeue", "nothing is retried yet", false),
-    ("nodelist", "nodes cannot be asked for by name: name a `pool` of them", true),
-    ("open-mode", "each attempt has a log of its own", false),
-    ("output", "ignored: `gangline logs JOB` has the output", false),
-    ("qos", "there is none; `queue.priority` is not acted on yet", true),
-    ("requeue", "nothing is retried yet", true),
-    ("reservation", "name a `pool` of these nodes", true),
-    ("signal", "a stopped job gets SIGTERM, and `grace_period` to end", true),
-];
-
 /// Make a spec of the batch script `source`: its `#SBATCH` lines before the first command become
 /// fields, the rest becomes `run`.
 ///
@@ -72,14 +22,29 @@ const WITHOUT: [(&str, &str, bool); 21] = [
 /// What the options ask for cannot be meant, or the script runs nothing; with the position in
 /// `source`.
 pub fn from_slurm(source: &str) -> Result<Imported, SpecErrors> {
+    let mut script = taken_apart(source)?;
+    let mut draft = draft(&mut script, For::File)?;
+    for line in script.own.iter().map(|line| line.at.line) {
+        let text = format!("line {line}: #GANGLINE is left out; `gangline submit SCRIPT` reads it");
+        draft.warn(text);
+    }
+    draft.finish(&script::for_sh(&script.interpreter, &script.body))
+}
+
+/// The parts of the script `source`.
+pub(super) fn taken_apart(source: &str) -> Result<Script, SpecErrors> {
     if source.len() > crate::MAX_SPEC_BYTES {
         let message =
             format!("the script has {} bytes; at most {}", source.len(), crate::MAX_SPEC_BYTES);
         return Err(problem(Code::TOO_LARGE, None, message, None));
     }
-    let mut script = read(source)?;
-    let mut slurm =
-        Slurm { options: std::mem::take(&mut script.options), draft: Draft::new("a Slurm script") };
+    read(source)
+}
+
+/// The spec of a script without its `run`; its options are taken out.
+pub(super) fn draft(script: &mut Script, made_for: For) -> Result<Draft, SpecErrors> {
+    let options = std::mem::take(&mut script.options);
+    let mut slurm = Slurm { options, draft: Draft::new("a Slurm script", made_for) };
     let name = slurm.take("job-name");
     if let Some(name) = &name {
         slurm.draft.name(name.value()?, Some(name.at));
@@ -88,19 +53,10 @@ pub fn from_slurm(source: &str) -> Result<Imported, SpecErrors> {
     slurm.cpus_and_memory(&gang)?;
     slurm.places()?;
     slurm.time_and_directory()?;
-    slurm.launcher(&script, &gang);
+    slurm.launcher(script, &gang);
     slurm.rest();
-    if source.contains("\r\n") {
-        slurm.draft.warn("the script has the line ends of Windows; those of Unix are written");
-    }
-    for line in &script.late {
-        let text = format!("line {line}: #SBATCH after the first command, which Slurm ignores too");
-        slurm.draft.warn(text);
-    }
-    let first = script.lines.first().map(|line| Pos { line: *line, column: 1 });
-    slurm.draft.place("/run", first);
-    slurm.draft.place("", first);
-    slurm.draft.finish(&script::for_sh(&script.interpreter, &script.body))
+    remarks(&mut slurm.draft, script);
+    Ok(slurm.draft)
 }
 
 /// The size of the gang, as far as other options need it.
@@ -148,8 +104,8 @@ impl Slurm {
             let (least, most) = values::nodes(given.value()?)
                 .ok_or_else(|| given.wrong("a number of nodes, or LEAST-MOST"))?;
             if least < most {
-                let note = format!("{}: a range is not built yet; the least.", given.written);
-                self.draft.resource_note(&note);
+                let advice = format!("`--nodes={least}` starts it with the least");
+                self.not_all(&given, "a range is not built yet; the least.", &advice);
             }
             (nodes, nodes_at) = (least, Some(given.at));
         } else if let (Some((tasks, given)), Some((per_node, _))) = (&tasks, &tasks_per_node) {
@@ -187,8 +143,8 @@ impl Slurm {
             let hint = "gpu:NUMBER or gpu:MODEL:NUMBER, once";
             let (gpus, others) = values::gres(given.value()?).ok_or_else(|| given.wrong(hint))?;
             if !others.is_empty() {
-                let written = format!("--gres={}", others.join(","));
-                self.draft.missed("--gres", &written, "only GPUs are counted");
+                let advice = format!("only GPUs are counted, and not {}", others.join(","));
+                self.missed(&given, &advice);
             }
             said.extend(gpus.map(|gpus| (gpus, given)));
         }
@@ -201,6 +157,8 @@ impl Slurm {
             }
             gpus.count /= nodes;
             self.draft.resource_note(&format!("{}, divided by the nodes.", given.written));
+            // The number of nodes follows from it as well, so that nobody changes one alone.
+            self.draft.place("/resources/nnodes", Some(given.at));
             said.push((gpus, given));
         }
         let Some(((first, given), others)) = said.split_first() else {
@@ -253,7 +211,7 @@ impl Slurm {
                 Some(_) if size == 0 => {
                     let advice = "all memory of a node cannot be asked for; the default is the \
                                   share of the GPUs";
-                    self.draft.missed(&format!("--{name}"), &given.written, advice);
+                    self.missed(&given, advice);
                 }
                 Some(times) => {
                     let bytes = size.checked_mul(times);
@@ -265,8 +223,7 @@ impl Slurm {
                     self.draft.resource("memory_per_node", &size, Some(given.at));
                 }
                 None => {
-                    let advice = "write the sum into `resources.memory_per_node`";
-                    self.draft.missed(&format!("--{name}"), &given.written, advice);
+                    self.missed(&given, "write the sum into `resources.memory_per_node`");
                 }
             }
             given_by = Some(given);
@@ -282,12 +239,12 @@ impl Slurm {
             if !is_label(first) {
                 return Err(given.wrong(LABEL_FORM));
             }
+            let first = first.to_owned();
             if partitions.next().is_some() {
-                let note =
-                    format!("{}: a list of pools is not built yet; the first.", given.written);
-                self.draft.resource_note(&note);
+                let advice = format!("name one of them, such as `--partition={first}`");
+                self.not_all(&given, "a list of pools is not built yet; the first.", &advice);
             }
-            self.draft.resource("pool", &scalar_text(first), Some(given.at));
+            self.draft.resource("pool", &scalar_text(&first), Some(given.at));
         }
         if let Some(given) = self.take("exclude") {
             let names = hostlist::expand(given.value()?)
@@ -319,8 +276,7 @@ impl Slurm {
             if path.starts_with('/') {
                 self.draft.top("workdir", &scalar_text(path), Some(given.at));
             } else {
-                let advice = "write `workdir: PATH` with a path that all nodes have";
-                self.draft.missed("--chdir", &given.written, advice);
+                self.missed(&given, "write `workdir: PATH` with a path that all nodes have");
             }
         }
         Ok(())
@@ -356,41 +312,62 @@ impl Slurm {
                 }
             }
         }
-        if !findings.is_empty() {
-            let count = findings.len();
-            draft.warn(format!(
-                "{count} line(s) of the script use programs of Slurm and are kept as they are: \
-                 see the comments above `run`"
-            ));
-        }
-        draft.findings("Lines of the Slurm script to change:", &findings);
+        let count = findings.len();
+        let warning =
+            format!("{count} line(s) of the script use programs of Slurm and are kept as they are");
+        draft.findings(&warning, "Lines of the Slurm script to change:", &findings);
         let found = script::variables(&script.body, "SLURM_");
         let replaced = script::replaced(&found, &VARIABLES);
-        if !found.is_empty() {
-            draft.warn("the script uses variables of Slurm: see the comments above `run`");
-        }
-        draft.findings("Variables of Slurm in the script, and what to use instead:", &replaced);
+        let title = "Variables of Slurm in the script, and what to use instead:";
+        draft.findings("the script uses variables of Slurm", title, &replaced);
         if let Some(note) = script::note(&script.interpreter) {
-            draft.run_note(note);
+            draft.file_note(note);
+        }
+    }
+
+    /// An option that would make it another job, and has no counterpart.
+    fn missed(&mut self, given: &Given, advice: &str) {
+        let what = format!("`{}` cannot be followed", shown(&given.written));
+        let hint = format!("{advice}; take it out to go on");
+        if !self.draft.refuse(Code::NOT_YET, given.at, what, &hint) {
+            let written = format!("{} (line {})", given.written, given.at.line);
+            self.draft.missed(&shown(&given.spelled()), &written, advice);
+        }
+    }
+
+    /// An option of which a part is used; `advice` says what to write for that.
+    fn not_all(&mut self, given: &Given, note: &str, advice: &str) {
+        let what = format!("`{}` cannot be followed as a whole", shown(&given.written));
+        if !self.draft.refuse(Code::NOT_YET, given.at, what, advice) {
+            self.draft.resource_note(&format!("{}: {note}", given.written));
         }
     }
 
     /// Every option that is left.
     fn rest(&mut self) {
         for given in std::mem::take(&mut self.options) {
-            let known = WITHOUT.iter().find(|(name, _, _)| *name == given.name);
-            let written = format!("{} (line {})", given.written, given.at.line);
-            match known {
-                Some((_, advice, false)) => self.draft.ignored(&written, advice),
-                Some((name, advice, true)) => {
-                    self.draft.missed(&format!("--{name}"), &written, advice);
+            match WITHOUT.iter().find(|(name, _, _)| *name == given.name) {
+                Some((_, advice, false)) => {
+                    let written = format!("{} (line {})", given.written, given.at.line);
+                    self.draft.ignored(&written, advice);
                 }
-                None => {
-                    let dashes = if given.name.starts_with('-') { "" } else { "--" };
-                    let word = shown(&format!("{dashes}{}", given.name));
-                    self.draft.missed(&word, &written, "not known here");
-                }
+                Some((_, advice, true)) => self.missed(&given, advice),
+                None => self.missed(&given, "not known here"),
             }
         }
     }
+}
+
+/// What else there is to say about a script, and where its commands begin.
+pub(super) fn remarks(draft: &mut Draft, script: &Script) {
+    if script.windows {
+        draft.warn("the script has the line ends of Windows; those of Unix are written");
+    }
+    for line in &script.late {
+        let text = format!("line {line}: #SBATCH after the first command, which Slurm ignores too");
+        draft.warn(text);
+    }
+    let first = script.lines.first().map(|line| Pos { line: *line, column: 1 });
+    draft.place("/run", first);
+    draft.place("", first);
 }

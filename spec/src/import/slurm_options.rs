@@ -1,5 +1,5 @@
-//! The `#SBATCH` lines of a batch script as options with their positions, and the script without
-//! them.
+//! The `#SBATCH` lines of a batch script as options with their positions, its `#GANGLINE` lines,
+//! and the script without them.
 
 use super::draft::{bad_value, problem};
 use crate::error::{Code, SpecErrors, quoted};
@@ -28,6 +28,12 @@ impl Given {
         })
     }
 
+    /// Its name with dashes.
+    pub(super) fn spelled(&self) -> String {
+        let dashes = if self.name.starts_with('-') { "" } else { "--" };
+        format!("{dashes}{}", self.name)
+    }
+
     /// The error of a value that cannot be meant.
     pub(super) fn wrong(&self, hint: &str) -> SpecErrors {
         let value = quoted(self.value.as_deref().unwrap_or_default());
@@ -35,18 +41,55 @@ impl Given {
     }
 }
 
+/// The rest of a line after `#GANGLINE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnLine {
+    pub(super) text: String,
+    /// Of the text's beginning.
+    pub(super) at: Pos,
+}
+
 /// A batch script, taken apart.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Script {
     /// The words after `#!`; empty when there is no such line.
     pub(super) interpreter: String,
     pub(super) options: Vec<Given>,
-    /// The script without its first line and its options.
+    pub(super) own: Vec<OwnLine>,
+    /// The script without its first line, its options and its `#GANGLINE` lines.
     pub(super) body: String,
     /// Line of each line of `body` in the file, from 1.
     pub(super) lines: Vec<u32>,
     /// Lines with options that come too late, so that Slurm ignores them too.
     pub(super) late: Vec<u32>,
+    /// `#GANGLINE` lines that come too late.
+    pub(super) own_late: Vec<u32>,
+    /// Whether the lines end as under Windows.
+    pub(super) windows: bool,
+}
+
+/// Begins a line with an option of Slurm.
+const SBATCH: &str = "#SBATCH";
+/// Begins a line with a field of the spec.
+const GANGLINE: &str = "#GANGLINE";
+
+/// What stands behind `mark` at the beginning of a line, when the line has it.
+fn directive<'a>(line: &'a str, mark: &str) -> Option<&'a str> {
+    line.strip_prefix(mark).filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
+}
+
+/// Whether a file is a script and no spec: by its first line, by a line of options among its first
+/// comments, or by its name.
+#[must_use]
+pub fn is_script(file_name: &str, text: &str) -> bool {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let comments = text.lines().take_while(|line| line.is_empty() || line.starts_with('#'));
+    let is_option =
+        |line: &str| directive(line, SBATCH).or_else(|| directive(line, GANGLINE)).is_some();
+    let endings = [".sh", ".bash", ".sbatch", ".slurm"];
+    text.starts_with("#!")
+        || comments.into_iter().any(is_option)
+        || endings.iter().any(|ending| file_name.ends_with(ending))
 }
 
 /// Options with another spelling of one letter.
@@ -81,16 +124,12 @@ const ALONE: [&str; 7] =
 /// A line of options that is no line of options, or a script without a command.
 pub(super) fn read(source: &str) -> Result<Script, SpecErrors> {
     let source = source.strip_prefix('\u{feff}').unwrap_or(source);
-    let mut script = Script {
-        interpreter: String::new(),
-        options: Vec::new(),
-        body: String::new(),
-        lines: Vec::new(),
-        late: Vec::new(),
-    };
+    let mut script = Script::default();
     let mut commands = false;
     for (line, number) in source.split('\n').zip(1u32..) {
-        let line = line.strip_suffix('\r').unwrap_or(line);
+        let without = line.strip_suffix('\r');
+        script.windows |= without.is_some();
+        let line = without.unwrap_or(line);
         if let Some(at) = line.find('\0') {
             let column = line.get(..at).unwrap_or_default().chars().count() + 1;
             let at = Pos { line: number, column: u32::try_from(column).unwrap_or(u32::MAX) };
@@ -100,16 +139,18 @@ pub(super) fn read(source: &str) -> Result<Script, SpecErrors> {
             script.interpreter = interpreter.split_whitespace().collect::<Vec<_>>().join(" ");
             continue;
         }
-        let directive = line
-            .strip_prefix("#SBATCH")
-            .filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
-        match directive {
-            Some(rest) if !commands => {
+        match (directive(line, SBATCH), directive(line, GANGLINE)) {
+            (Some(rest), _) if !commands => {
                 script.options.extend(options(&words(rest, number)?)?);
                 continue;
             }
-            Some(_) => script.late.push(number),
-            None => {}
+            (_, Some(rest)) if !commands => {
+                script.own.push(own_line(rest, number));
+                continue;
+            }
+            (Some(_), _) => script.late.push(number),
+            (_, Some(_)) => script.own_late.push(number),
+            (None, None) => {}
         }
         let text = line.trim();
         commands |= !text.is_empty() && !text.starts_with('#');
@@ -128,6 +169,13 @@ pub(super) fn read(source: &str) -> Result<Script, SpecErrors> {
     Ok(script)
 }
 
+fn own_line(rest: &str, line: u32) -> OwnLine {
+    let text = rest.trim_start();
+    let before = GANGLINE.len().saturating_add(rest.len().saturating_sub(text.len()));
+    let column = u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1);
+    OwnLine { text: text.to_owned(), at: Pos { line, column } }
+}
+
 /// A word of a line, without its quotes.
 #[derive(Debug)]
 struct Word {
@@ -137,7 +185,7 @@ struct Word {
 
 /// The words of the rest of a line after `#SBATCH`, with a shell's quotes; `#` begins a comment.
 fn words(rest: &str, line: u32) -> Result<Vec<Word>, SpecErrors> {
-    let first_column = u32::try_from("#SBATCH".len()).unwrap_or_default() + 1;
+    let first_column = u32::try_from(SBATCH.len()).unwrap_or_default() + 1;
     let mut words: Vec<Word> = Vec::new();
     let mut word: Option<Word> = None;
     let mut quote: Option<(char, Pos)> = None;
