@@ -39,11 +39,16 @@ pub(super) async fn join_token(
 ) -> Result<u8, CliError> {
     let body = json!({ "kind": "join", "uses": uses, "ttl_s": ttl.as_secs(), "pool": pool });
     let answer = create(client, &body, screen).await?;
+    // A node does not reach this machine by the name of its loopback.
+    let (host, note) = match client.host() {
+        "localhost" | "127.0.0.1" | "[::1]" => ("HOST", "\n  HOST is this machine as nodes see it"),
+        host => (host, ""),
+    };
     screen.hint(&format!(
         "for {uses} agent(s){}; put it in a file on the node and run\n  \
-         gangline-agent run --join quic://{}:8265 --token-file FILE",
+         gangline-agent run --join quic://{}:8265 --token-file FILE{note}",
         expiry(&answer),
-        clean(client.host()),
+        clean(host),
     ));
     Ok(exit::OK)
 }

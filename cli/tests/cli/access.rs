@@ -63,6 +63,15 @@ fn a_token_is_deleted_by_name() {
 }
 
 #[test]
+fn a_join_token_comes_with_the_command_for_the_node() {
+    let ended = run(&tokens(), &["node", "token"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "gla_new\n"));
+    let command =
+        "gangline-agent run --join quic://HOST:8265 --token-file FILE\n  HOST is this machine";
+    assert!(ended.stderr.contains(command), "no node knows this loopback: {}", ended.stderr);
+}
+
+#[test]
 fn a_new_token_may_expire() {
     let server = tokens();
     let words = ["--user", "eve", "--project", "rlhf", "--role", "viewer", "--ttl", "1d"];

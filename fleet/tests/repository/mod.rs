@@ -6,7 +6,7 @@ pub mod imports;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// Folders that hold what was built or fetched, at any depth.
+/// Folders that hold what was built or fetched, at any depth; `.git` of a worktree is a file.
 const NOT_OURS: [&str; 5] = ["target", ".git", "corpus", "artifacts", "__pycache__"];
 
 /// One Rust file.
@@ -37,9 +37,12 @@ pub fn paths() -> Vec<String> {
             let Ok(name) = entry.file_name().into_string() else { continue };
             let path = format!("{prefix}{name}");
             let kind = entry.file_type().expect("the kind of an entry");
+            if NOT_OURS.contains(&name.as_str()) {
+                continue;
+            }
             if kind.is_file() {
                 found.push(path);
-            } else if kind.is_dir() && !NOT_OURS.contains(&name.as_str()) {
+            } else if kind.is_dir() {
                 walk(&entry.path(), &format!("{path}/"), found);
             }
         }

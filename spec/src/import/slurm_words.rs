@@ -47,7 +47,7 @@ pub(super) const WITHOUT: [(&str, &str, bool); 21] = [
     ("nodelist", "nodes cannot be asked for by name: name a `pool` of them", true),
     ("open-mode", "each attempt has a log of its own", false),
     ("output", "ignored: `gangline logs JOB` has the output", false),
-    ("qos", "there is none; `queue.priority` is not acted on yet", true),
+    ("qos", "there is none; `queue.priority` is the nearest field", true),
     ("requeue", "nothing is retried yet", true),
     ("reservation", "name a `pool` of these nodes", true),
     ("signal", "a stopped job gets SIGTERM, and `grace_period` to end", true),
