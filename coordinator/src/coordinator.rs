@@ -25,7 +25,7 @@ use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::outbox::Outbox;
 use crate::packages::Packages;
-use crate::request::PathRules;
+use crate::paths::PathRules;
 use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::store::{Store, StoreError};

@@ -15,6 +15,7 @@ pub mod driver;
 pub mod ingest;
 pub mod outbox;
 pub mod packages;
+pub mod paths;
 pub mod request;
 pub mod secrets;
 pub mod server;

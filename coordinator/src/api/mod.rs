@@ -57,7 +57,7 @@ use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::packages::Packages;
-use crate::request::PathRules;
+use crate::paths::PathRules;
 use crate::secrets::Sealer;
 use crate::store::AuditLog;
 use crate::trees::Trees;

@@ -25,7 +25,8 @@ use super::{App, Params, Shared, header_text, read_body};
 use crate::core::credential::Principal;
 use crate::core::effect::{Answer, Rejected};
 use crate::core::event::{Event, Submission};
-use crate::request::{Owner, job_request, resolve_paths, tree};
+use crate::paths::resolve_paths;
+use crate::request::{Owner, job_request, tree};
 
 /// Longest idempotency key, in characters.
 const MAX_KEY: usize = 128;

@@ -29,7 +29,8 @@ use crate::core::job::{
     RayNode, Transition,
 };
 use crate::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
-use crate::request::{Owner, ResolvedPaths};
+use crate::paths::ResolvedPaths;
+use crate::request::Owner;
 
 const RECORD_VERSION: u8 = 1;
 /// No record decodes to more than this.

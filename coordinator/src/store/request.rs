@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::core::job::JobRequest;
-use crate::request::{Owner, ResolvedPaths, job_request};
+use crate::paths::ResolvedPaths;
+use crate::request::{Owner, job_request};
 
 /// Parses the stored canonical spec. The directories were resolved at submit and stay as they were.
 pub fn restore(

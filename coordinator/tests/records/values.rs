@@ -19,7 +19,8 @@ use gangline_coordinator::core::job::{
 use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
 use gangline_coordinator::core::projects::ProjectRecord;
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
-use gangline_coordinator::request::{Owner, ResolvedPaths, job_request};
+use gangline_coordinator::paths::ResolvedPaths;
+use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::{Chained, Meta};
 
 /// The canonical texts of two specs: what is stored is the text, byte for byte.

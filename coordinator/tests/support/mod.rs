@@ -24,7 +24,8 @@ use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{Attempt, GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
 use gangline_coordinator::core::projects::ProjectRecord;
-use gangline_coordinator::request::{Owner, PathRules, job_request, resolve_paths};
+use gangline_coordinator::paths::{PathRules, resolve_paths};
+use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::record;
 
 /// A node's agent, as far as the core can tell it from a real one.
