@@ -22,16 +22,66 @@ pub struct ResolvedPaths {
     pub checkpoint_directory: Option<String>,
 }
 
-/// Fixes the directories of `job`. The check is lexical: the coordinator does not mount them.
+/// Whose directories a job may use: the shared root has a part for each user, project and job.
+#[derive(Clone, Copy)]
+pub struct Asker<'a> {
+    pub job: &'a JobId,
+    pub user: &'a str,
+    pub project: &'a str,
+    /// May name any directory below a root.
+    pub is_admin: bool,
+    /// The project of another job, by its id.
+    pub project_of: &'a (dyn Fn(&str) -> Option<String> + Sync),
+}
+
+impl Asker<'_> {
+    /// Whether a path below the shared root, in its parts, is one of the asker's own.
+    fn owns(&self, parts: &[&str], purpose: Purpose) -> bool {
+        if self.is_admin {
+            return true;
+        }
+        match parts {
+            ["users", user, ..] => *user == self.user,
+            ["projects", project, ..] => *project == self.project,
+            ["jobs", job, ..] => {
+                *job == self.job.as_str()
+                    || (self.project_of)(job).is_some_and(|project| project == self.project)
+            }
+            ["common", ..] => purpose == Purpose::Code,
+            _ => false,
+        }
+    }
+}
+
+/// What a directory is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Written.
+    Checkpoints,
+    /// Read.
+    Code,
+}
+
+impl Purpose {
+    fn words(self) -> &'static str {
+        match self {
+            Purpose::Checkpoints => "training checkpoints",
+            Purpose::Code => "code",
+        }
+    }
+}
+
+/// Fixes the directories of a job.
 ///
 /// # Errors
-/// A spec error at `/checkpoint/dir` when the directory is outside every allowed root.
+/// A spec error at `/checkpoint/dir` or `/code/path` when the directory is outside every allowed
+/// root, or somebody else's.
 pub fn resolve_paths(
     spec: &JobSpec,
-    job: &JobId,
-    project: &str,
+    asker: &Asker<'_>,
     rules: &PathRules,
 ) -> Result<ResolvedPaths, SpecErrors> {
+    let (job, project) = (asker.job, asker.project);
     let job_directory =
         rules.shared_root.as_deref().map(|root| format!("{}/jobs/{job}", trimmed(root)));
     let name = request_name(spec);
@@ -48,24 +98,27 @@ pub fn resolve_paths(
     })?;
     let checkpoint_directory = match asked {
         Some(directory) => {
-            Some(allowed(&directory, rules, "/checkpoint/dir", "training checkpoints")?)
+            let purpose = Purpose::Checkpoints;
+            Some(allowed(&directory, asker, rules, "/checkpoint/dir", purpose)?)
         }
         // A cluster runs no program of its own.
         None if spec.kind != Kind::Job => None,
         None => job_directory.as_ref().map(|directory| format!("{directory}/checkpoints")),
     };
-    check_code(spec, rules)?;
+    check_code(spec, asker, rules)?;
     check_template(spec, checkpoint_directory.as_deref())?;
     check_tracking(spec, job_directory.as_deref())?;
     Ok(ResolvedPaths { job_directory, checkpoint_directory })
 }
 
 /// Code is on the nodes below an allowed root, or here; where else it is, nobody here can look.
-fn check_code(spec: &JobSpec, rules: &PathRules) -> Result<(), SpecErrors> {
+fn check_code(spec: &JobSpec, asker: &Asker<'_>, rules: &PathRules) -> Result<(), SpecErrors> {
     let Some(code) = &spec.code else { return Ok(()) };
     let (field, place) = code.source.field();
     match &code.source {
-        CodeSource::Path(path) => allowed(trimmed(path), rules, "/code/path", "code").map(drop),
+        CodeSource::Path(path) => {
+            allowed(trimmed(path), asker, rules, "/code/path", Purpose::Code).map(drop)
+        }
         CodeSource::Tree(_) if spec.cluster.is_some() && rules.shared_root.is_none() => {
             let message =
                 "a job on a cluster brings its code through the shared root, and there is none";
@@ -116,18 +169,21 @@ fn check_tracking(spec: &JobSpec, job_directory: Option<&str>) -> Result<(), Spe
     Err(refusal_at(&format!("/tracking/{tracker}"), message, hint.to_owned()))
 }
 
-/// The directory without trailing slashes, when it lies below an allowed root.
+/// The directory without trailing slashes, when it lies below an allowed root and, below the shared
+/// one, in a part that is the asker's.
 fn allowed(
     directory: &str,
+    asker: &Asker<'_>,
     rules: &PathRules,
     pointer: &str,
-    what: &str,
+    purpose: Purpose,
 ) -> Result<String, SpecErrors> {
     let roots: Vec<&str> =
         rules.shared_root.iter().chain(&rules.extra_roots).map(|root| trimmed(root)).collect();
     if roots.is_empty() {
         let message = format!(
-            "this coordinator has no shared root, so no job can name a directory for {what}"
+            "this coordinator has no shared root, so no job can name a directory for {}",
+            purpose.words()
         );
         let hint = "leave the field out, or set `shared_root` in the coordinator's configuration";
         return Err(refusal_at(pointer, message, hint.to_owned()));
@@ -138,12 +194,38 @@ fn allowed(
         directory.strip_prefix(*root).is_some_and(|rest| rest.starts_with('/') && rest.len() > 1)
     };
     if plain && directory.starts_with('/') && roots.iter().any(below) {
-        return Ok(directory.to_owned());
+        let shared = rules.shared_root.as_deref().map(trimmed);
+        let extra = rules.extra_roots.iter().map(|root| trimmed(root)).any(|root| below(&root));
+        let rest = shared.filter(|_| !extra).and_then(|root| directory.strip_prefix(root));
+        let parts: Vec<&str> = rest.into_iter().flat_map(|rest| rest.split('/').skip(1)).collect();
+        if rest.is_none() || asker.owns(&parts, purpose) {
+            return Ok(directory.to_owned());
+        }
+        return Err(not_yours(directory, asker, shared.unwrap_or(""), pointer, purpose));
     }
     let message = format!("`{directory}` is not below a directory that jobs may use");
     let hint =
         format!("name a directory below {}, without `..`, `.` or empty parts", roots.join(" or "));
     Err(refusal_at(pointer, message, hint))
+}
+
+fn not_yours(
+    directory: &str,
+    asker: &Asker<'_>,
+    root: &str,
+    pointer: &str,
+    purpose: Purpose,
+) -> SpecErrors {
+    let what = purpose.words();
+    let message = format!("`{directory}` is not a directory of yours for {what}");
+    let common =
+        if purpose == Purpose::Code { format!(", or {root}/common") } else { String::new() };
+    let hint = format!(
+        "name one below {root}/projects/{}, {root}/users/{}, {root}/jobs/ID of a job of your \
+         project{common}",
+        asker.project, asker.user,
+    );
+    refusal_at(pointer, message, hint)
 }
 
 fn refusal(message: String, hint: String) -> SpecErrors {
@@ -176,8 +258,22 @@ mod tests {
     }
 
     fn checkpoint(dir: Option<&str>, rules: &PathRules) -> Result<Option<String>, SpecErrors> {
-        let job = JobId::new("j-1").unwrap();
-        resolve_paths(&spec(dir), &job, "rlhf", rules).map(|paths| paths.checkpoint_directory)
+        resolve_paths(&spec(dir), &alice(&JobId::new("j-1").unwrap()), rules)
+            .map(|paths| paths.checkpoint_directory)
+    }
+
+    fn alice(job: &JobId) -> Asker<'_> {
+        Asker {
+            job,
+            user: "alice",
+            project: "rlhf",
+            is_admin: false,
+            project_of: &|id| match id {
+                "j-ours" => Some("rlhf".to_owned()),
+                "j-theirs" => Some("vision".to_owned()),
+                _ => None,
+            },
+        }
     }
 
     #[test]
@@ -206,5 +302,41 @@ mod tests {
         }
         let error = checkpoint(Some("/x/y"), &PathRules::default()).unwrap_err();
         assert!(error.errors[0].message.contains("no shared root"));
+    }
+
+    #[test]
+    fn a29_below_the_shared_root_are_directories_of_somebody() {
+        let job = JobId::new("j-1").unwrap();
+        let refused = |dir: &str, asker: &Asker<'_>| {
+            let error = resolve_paths(&spec(Some(dir)), asker, &rules()).err()?;
+            Some(error.errors[0].hint.clone().unwrap())
+        };
+        for own in ["users/alice/a", "projects/rlhf/x/y", "jobs/j-1/c", "jobs/j-ours/checkpoints"] {
+            assert_eq!(refused(&format!("/mnt/shared/{own}"), &alice(&job)), None, "{own}");
+        }
+        let others = [
+            "users/bob/a",
+            "users",
+            "projects/vision/x",
+            "jobs/j-theirs/checkpoints",
+            "jobs/j-nobody/x",
+            "jobs",
+            "common/x",
+            "elsewhere/x",
+        ];
+        let admin = Asker { is_admin: true, ..alice(&job) };
+        for other in others {
+            let directory = format!("/mnt/shared/{other}");
+            let hint = refused(&directory, &alice(&job)).expect(other);
+            assert!(hint.contains("/mnt/shared/projects/rlhf, /mnt/shared/users/alice"), "{hint}");
+            assert_eq!(refused(&directory, &admin), None, "{other}");
+        }
+        let code = |path: &str| {
+            let text = format!("run: x\ncode: {{path: {path}}}");
+            let spec = gangline_spec::parse_resolved(&text).unwrap();
+            resolve_paths(&spec, &alice(&job), &rules()).is_ok()
+        };
+        assert!(code("/mnt/shared/common/code/v2") && code("/mnt/shared/users/alice/code"));
+        assert!(!code("/mnt/shared/users/bob/code") && !code("/mnt/shared/code"));
     }
 }

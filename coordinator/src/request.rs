@@ -146,7 +146,11 @@ pub(crate) fn request_name(spec: &JobSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paths::{PathRules, resolve_paths};
+    use crate::paths::{Asker, PathRules, resolve_paths};
+
+    fn somebody(job: &JobId) -> Asker<'_> {
+        Asker { job, user: "a", project: "rlhf", is_admin: false, project_of: &|_| None }
+    }
 
     fn rules() -> PathRules {
         PathRules {
@@ -183,7 +187,7 @@ mod tests {
         let tree = request(&spec(&format!("code: {{snapshot: '{name}'}}")));
         assert_eq!((tree.tree, tree.workdir, tree.env), (Some(name), None, Vec::new()));
 
-        let resolve = |text: &str| resolve_paths(&spec(text), &job, "rlhf", &rules());
+        let resolve = |text: &str| resolve_paths(&spec(text), &somebody(&job), &rules());
         assert!(resolve("code: {path: /fast/code/v2/}").is_ok());
         for outside in ["/etc", "/home/a/.ssh", "/fast", "/fastother/x"] {
             let error = resolve(&format!("code: {{path: {outside}}}")).unwrap_err();
@@ -203,7 +207,7 @@ mod tests {
             let text = format!("run: x\nname: x\ntracking: {tracking}\n");
             gangline_spec::parse_resolved(&text).unwrap()
         };
-        let resolve = |spec: &JobSpec| resolve_paths(spec, &job, "rlhf", &PathRules::default());
+        let resolve = |spec: &JobSpec| resolve_paths(spec, &somebody(&job), &PathRules::default());
         for (tracking, pointer) in
             [("{wandb: {}}", "/tracking/wandb"), ("{tensorboard: true}", "/tracking/tensorboard")]
         {

@@ -347,7 +347,7 @@ async fn a33_a_chosen_id_belongs_to_one_spec() {
 #[tokio::test]
 async fn one_checkpoint_directory_has_one_live_job() {
     let fixture = Fixture::start().await;
-    let spec = format!("{SPEC}checkpoint: {{dir: /mnt/shared/common/run-7}}\n");
+    let spec = format!("{SPEC}checkpoint: {{dir: /fast/run-7}}\n");
     let first = fixture.submit(ALICE, &spec).await;
     let submit = async |token: &str| {
         let request = fixture.request(Method::POST, "/api/v1/jobs", token).body(spec.clone());

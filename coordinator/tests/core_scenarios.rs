@@ -306,7 +306,7 @@ fn a_gang_that_never_gets_ready_fails_with_the_missing() {
 #[test]
 fn one_checkpoint_directory_has_one_live_job() {
     let mut fleet = two_workers();
-    let spec = COMMAND.replace("name: c", "name: c, checkpoint: {dir: /nfs/ckpt}");
+    let spec = COMMAND.replace("name: c", "name: c, checkpoint: {dir: /nfs/projects/rl/ckpt}");
     fleet.submit("j1", &spec);
     let answer = fleet.submit("j2", &spec);
     assert!(

@@ -22,10 +22,10 @@ use super::error::{
 };
 use super::jobs::{JobAnswer, ask, key_reused, refused, unexpected, view};
 use super::{App, Params, Shared, header_text, read_body};
-use crate::core::credential::Principal;
+use crate::core::credential::{Principal, Role};
 use crate::core::effect::{Answer, Rejected};
 use crate::core::event::{Event, Submission};
-use crate::paths::resolve_paths;
+use crate::paths::{Asker, resolve_paths};
 use crate::request::{Owner, job_request, tree};
 
 /// Longest idempotency key, in characters.
@@ -117,7 +117,19 @@ pub(super) async fn submit(
     let project = spec.project.clone().unwrap_or_else(|| principal.project.clone());
     authorize(principal, Action::SubmitJob, &Object::Project(&project))?;
     let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
-    let paths = resolve_paths(&spec, &job, &project, &shared.api.paths).map_err(|mut errors| {
+    let board = &shared.api.board;
+    let project_of = |id: &str| {
+        let id = JobId::new(id).ok()?;
+        board.job(&id).map(|snapshot| snapshot.job.project.clone())
+    };
+    let asker = Asker {
+        job: &job,
+        user: &principal.user,
+        project: &project,
+        is_admin: principal.role == Role::Admin,
+        project_of: &project_of,
+    };
+    let paths = resolve_paths(&spec, &asker, &shared.api.paths).map_err(|mut errors| {
         errors.locate(&source);
         ApiError::spec(errors)
     })?;

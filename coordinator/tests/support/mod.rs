@@ -24,7 +24,7 @@ use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{Attempt, GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
 use gangline_coordinator::core::projects::ProjectRecord;
-use gangline_coordinator::paths::{PathRules, resolve_paths};
+use gangline_coordinator::paths::{Asker, PathRules, resolve_paths};
 use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::record;
 
@@ -226,7 +226,14 @@ impl Fleet {
         let spec = gangline_spec::parse(spec).unwrap();
         let job = JobId::new(id).unwrap();
         let rules = PathRules { shared_root: Some("/nfs".into()), extra_roots: Vec::new() };
-        let paths = resolve_paths(&spec, &job, "rl", &rules).unwrap();
+        let asker = Asker {
+            job: &job,
+            user: "alice",
+            project: "rl",
+            is_admin: false,
+            project_of: &|_| None,
+        };
+        let paths = resolve_paths(&spec, &asker, &rules).unwrap();
         let owner = Owner { job: &job, project: "rl" };
         let request = Arc::new(job_request(&spec, owner, paths, "gangline submit".into()));
         let submission = Submission {
