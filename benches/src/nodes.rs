@@ -17,7 +17,8 @@ use gangline_coordinator::core::event::{Event, Join, Report, Submission};
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::job::JobRequest;
 use gangline_coordinator::core::node::{Gpu, Inventory, Session};
-use gangline_coordinator::request::{Owner, ResolvedPaths, job_request};
+use gangline_coordinator::paths::ResolvedPaths;
+use gangline_coordinator::request::{Owner, job_request};
 
 /// GPUs of every node; the gangs take all of them.
 const GPUS: u32 = 8;

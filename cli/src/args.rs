@@ -515,6 +515,33 @@ pub enum NodeCommand {
         #[arg(long, value_name = "POOL")]
         pool: Option<String>,
     },
+    /// Let no new job come to a node; what runs there runs on
+    Cordon {
+        /// Id or name of the node
+        node: String,
+        /// Why; shown to everybody who waits
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// Take a node out of use: no new job, and after the deadline what runs there is requeued
+    Drain {
+        /// Id or name of the node
+        node: String,
+        /// Why; shown to everybody who waits
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        /// Time after which what still runs there goes back to the queue [default: never]
+        #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+        deadline: Option<Duration>,
+        /// The same as a deadline of 0s
+        #[arg(long, conflicts_with = "deadline")]
+        stop_jobs: bool,
+    },
+    /// Take a node back into use after a cordon or a drain
+    Resume {
+        /// Id or name of the node
+        node: String,
+    },
     /// Take a node's identity away: its agent cannot come back
     Revoke {
         /// Id or name of the node

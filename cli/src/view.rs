@@ -213,6 +213,7 @@ pub struct Node {
     pub reachability: String,
     pub lifecycle: String,
     pub cordon: Option<Cordon>,
+    pub drain: Option<Drain>,
     pub pool: Option<String>,
     pub roles: Vec<String>,
     pub address: Option<String>,
@@ -241,6 +242,15 @@ pub struct Node {
 pub struct Cordon {
     pub by: String,
     pub why: String,
+}
+
+/// Why a node is taken out of use.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Drain {
+    pub by: String,
+    pub why: String,
+    pub deadline: Option<String>,
 }
 
 /// One GPU of a node.

@@ -7,6 +7,7 @@ use gangline_coordinator::core::event::EntrypointFact;
 use gangline_coordinator::core::gang::{EndHow, GangState};
 use gangline_coordinator::core::guests::GUEST_LIMIT;
 use gangline_coordinator::core::job::{Guest, GuestPhase, JobState};
+use gangline_coordinator::core::maintenance::Maintenance;
 use support::{Fleet, ended};
 
 const CLUSTER: &str =
@@ -40,16 +41,6 @@ fn says(fleet: &mut Fleet, id: &str, fact: EntrypointFact) {
     let operation = format!("{id}-{}", fleet.job(id).attempts);
     fleet.agents.get_mut("h").unwrap().entrypoints.insert(operation, fact);
     fleet.settle();
-}
-
-/// Time in which every node gives signs of life.
-fn pass(fleet: &mut Fleet, seconds: u32) {
-    for _ in 0..seconds {
-        for name in ["a", "b", "h"] {
-            fleet.heartbeat(name);
-        }
-        fleet.wait_ms(1_000);
-    }
 }
 
 #[test]
@@ -150,9 +141,9 @@ fn an_entrypoint_that_does_not_end_is_swept_after_its_grace() {
     fleet.settle();
     fleet.stop("j1");
     // No node says more than that it lives.
-    pass(&mut fleet, 80);
+    fleet.beat(80);
     assert_eq!(part(&fleet, "j1").phase, GuestPhase::Stopping);
-    pass(&mut fleet, 15);
+    fleet.beat(15);
     assert_eq!(part(&fleet, "j1").phase, GuestPhase::Sweeping);
     fleet.settle();
     assert_eq!(fleet.state("j1"), JobState::Cancelled);
@@ -233,12 +224,12 @@ fn a_cluster_nobody_uses_ends_by_itself() {
     );
     fleet.settle();
     says(&mut fleet, "j1", EntrypointFact::Running);
-    pass(&mut fleet, 100);
+    fleet.beat(100);
     assert_eq!(fleet.state("c"), JobState::Running, "a job runs on it");
     says(&mut fleet, "j1", EntrypointFact::Succeeded);
-    pass(&mut fleet, 50);
+    fleet.beat(50);
     assert_eq!(fleet.state("c"), JobState::Running);
-    pass(&mut fleet, 15);
+    fleet.beat(15);
     fleet.settle();
     assert_eq!(fleet.state("c"), JobState::Cancelled);
     assert_eq!(fleet.job("c").reason, "stopped by gangline: no job ran on it for 60 s");
@@ -279,4 +270,21 @@ fn guests_of_another_project_are_strangers() {
     let mut fleet = standing();
     let answer = fleet.submit_as("vision", "j1", &guest(1));
     assert_eq!(answer, Answer::Rejected(Rejected::NoSuchCluster));
+}
+
+#[test]
+fn a_drained_node_takes_the_cluster_back_to_the_queue_and_its_jobs_with_it() {
+    let mut fleet = standing();
+    fleet.submit("j1", &guest(2));
+    fleet.settle();
+    says(&mut fleet, "j1", EntrypointFact::Running);
+    fleet.maintain("a", Maintenance::Drain { why: "fan".into(), deadline_ms: Some(0) });
+    fleet.beat(1);
+    fleet.settle();
+    assert_eq!((fleet.state("c"), fleet.state("j1")), (JobState::Pending, JobState::Pending));
+    fleet.maintain("a", Maintenance::Resume);
+    fleet.settle();
+    assert_eq!((fleet.state("c"), fleet.state("j1")), (JobState::Running, JobState::Starting));
+    says(&mut fleet, "j1", EntrypointFact::Running);
+    assert_eq!((fleet.state("j1"), fleet.job("j1").attempts), (JobState::Running, 2));
 }

@@ -8,7 +8,8 @@ use gangline_coordinator::core::QUARANTINE_MS;
 use gangline_coordinator::core::effect::{Answer, Effects, Rejected};
 use gangline_coordinator::core::event::{EntrypointFact, Event};
 use gangline_coordinator::core::gang::{EndHow, GangState, Phase};
-use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::job::{JobState, Outcome};
+use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{LOST_AFTER_MS, Reachability, SUSPECT_AFTER_MS};
 use support::{Fleet, ended};
 
@@ -443,4 +444,61 @@ fn a32_a_project_has_a_highest_priority() {
     fleet.set_max_priority("rl", 100);
     assert!(matches!(fleet.submit("j4", &spec(100)), Answer::Submitted { .. }));
     assert!(matches!(fleet.submit_as("other", "j5", &spec(76)), Answer::Rejected(_)));
+}
+
+#[test]
+fn i12_a_cordoned_or_drained_node_gets_nothing_new() {
+    let out_of_use = [
+        Maintenance::Cordon { why: "fan".into() },
+        Maintenance::Drain { why: "fan".into(), deadline_ms: None },
+        Maintenance::Drain { why: "fan".into(), deadline_ms: Some(60_000) },
+    ];
+    for wanted in out_of_use {
+        let mut fleet = two_workers();
+        fleet.submit("before", COMMAND);
+        fleet.settle();
+        fleet.maintain("a", wanted.clone());
+        fleet.submit("after", COMMAND);
+        fleet.settle();
+        let reason = fleet.job("after").reason.clone();
+        assert!(reason.contains("by alice: fan"), "{wanted:?}: {reason}");
+        // What runs there runs on, at least until a deadline.
+        fleet.beat(59);
+        assert_eq!(fleet.state("before"), JobState::Running, "{wanted:?}");
+        assert_eq!(fleet.state("after"), JobState::Pending, "{wanted:?}");
+        fleet.maintain("a", Maintenance::Resume);
+        fleet.settle();
+        assert_eq!(fleet.state("after"), JobState::Running, "{wanted:?}");
+        fleet.beat(10);
+        assert_eq!(fleet.state("before"), JobState::Running, "{wanted:?}");
+    }
+}
+
+#[test]
+fn a_drain_at_its_deadline_sends_jobs_back_to_their_place_in_the_queue() {
+    let mut fleet = two_workers();
+    fleet.submit("runs", COMMAND.replace("gpus_per_node: 2", "gpus_per_node: 4").as_str());
+    fleet.submit("waits", COMMAND.replace("gpus_per_node: 2", "gpus_per_node: 4").as_str());
+    fleet.settle();
+    fleet.maintain("a", Maintenance::Drain { why: "fan".into(), deadline_ms: Some(30_000) });
+    fleet.beat(29);
+    assert_eq!(fleet.state("runs"), JobState::Running);
+    fleet.beat(2);
+    assert_eq!(fleet.state("runs"), JobState::Stopping);
+    fleet.settle();
+    assert_eq!(fleet.state("runs"), JobState::Pending);
+    let attempt = fleet.core.attempts().find(|attempt| attempt.number == 1).unwrap().clone();
+    let cause = "a was drained: fan".to_owned();
+    assert_eq!(attempt.outcome, Some(Outcome::Preempted { cause }));
+    fleet.maintain("a", Maintenance::Resume);
+    fleet.settle();
+    assert_eq!((fleet.state("runs"), fleet.job("runs").attempts), (JobState::Running, 2));
+    assert_eq!(fleet.state("waits"), JobState::Pending, "its place is behind");
+    // A stop while it goes back sticks.
+    fleet.maintain("b", Maintenance::Drain { why: "fan".into(), deadline_ms: Some(0) });
+    fleet.beat(1);
+    assert_eq!(fleet.state("runs"), JobState::Stopping);
+    fleet.stop("runs");
+    fleet.settle();
+    assert_eq!(fleet.state("runs"), JobState::Cancelled);
 }

@@ -6,6 +6,7 @@ use gangline_coordinator::core::effect::Answer;
 use gangline_coordinator::core::event::EntrypointFact;
 use gangline_coordinator::core::gang::{EndHow, Phase};
 use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::maintenance::Maintenance;
 use support::{Fleet, ended};
 
 /// A small generator (xorshift), so that a seed is the whole story.
@@ -54,7 +55,7 @@ fn history(seed: u64, events: u32) -> Tally {
     for _ in 0..events {
         let name = NAMES[random.below(4) as usize];
         match random.below(16) {
-            0 if jobs.len() < 60 => {
+            0 if jobs.len() < 60 && random.below(4) > 0 => {
                 submitted += 1;
                 let id = format!("j{submitted}");
                 let nodes = 1 + random.below(3);
@@ -90,6 +91,15 @@ fn history(seed: u64, events: u32) -> Tally {
                     ),
                 );
                 jobs.push(id);
+            }
+            0 => {
+                let wanted = match random.below(4) {
+                    0 => Maintenance::Cordon { why: "test".into() },
+                    1 => Maintenance::Drain { why: "test".into(), deadline_ms: None },
+                    2 => Maintenance::Drain { why: "test".into(), deadline_ms: Some(3_000) },
+                    _ => Maintenance::Resume,
+                };
+                fleet.maintain(name, wanted);
             }
             1 if !jobs.is_empty() && random.below(4) == 0 => {
                 let index = random.below(jobs.len() as u64) as usize;
@@ -164,6 +174,9 @@ fn heal(fleet: &mut Fleet, jobs: &[String], seed: u64) {
         if fleet.session(name).is_none() {
             fleet.connect(name);
         }
+    }
+    for name in NAMES {
+        fleet.maintain(name, Maintenance::Resume);
     }
     for id in jobs {
         fleet.stop(id);

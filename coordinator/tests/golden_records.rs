@@ -171,6 +171,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
             Outcome::Succeeded => "Succeeded",
             Outcome::Failed { .. } => "Failed",
             Outcome::Cancelled { .. } => "Cancelled",
+            Outcome::Preempted { .. } => "Preempted",
             Outcome::RolledBack { .. } => "RolledBack",
         }));
         let Write::Gang(gang) = write else { continue };
@@ -195,6 +196,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
         "Ended, Refused",
         "Ended, Signalled",
         "Failed",
+        "Preempted",
         "RolledBack",
         "Running",
         "Starting",

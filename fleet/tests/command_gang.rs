@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::BTreeSet;
 
+use anyhow::Context;
 use support::{SHORT, TestResult, command, command_fleet};
 
 #[tokio::test]
@@ -136,5 +137,38 @@ async fn a45_log_text_that_speaks_of_hardware_changes_nothing_of_a_node() -> Tes
         assert_eq!(node["state"], "ready", "{node}");
         assert!(node["cordon"].is_null(), "{node}");
     }
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn a_drained_node_sends_its_job_to_another() -> TestResult {
+    let fleet = command_fleet(2).await?;
+    let api = fleet.api()?;
+    let job = api.submit(&command("moves", 1, r#"["sleep", "600"]"#)).await?;
+    let running = api.wait_job(&job, &["RUNNING"], SHORT).await?;
+    let first = running["nodes"][0].as_str().context("a node")?.to_owned();
+    let headers = [("content-type", "application/json")];
+    let drain = format!("/api/v1/nodes/{first}/drain");
+    let (status, refused) = api.post(&drain, &headers, r#"{"reason": ""}"#).await?;
+    assert_eq!(status, 422, "{refused}");
+    let body = r#"{"reason": "fan", "deadline_s": 0}"#;
+    let (status, node) = api.post(&drain, &headers, body).await?;
+    assert_eq!((status, &node["drain"]["why"]), (200, &"fan".into()));
+    let until = std::time::Instant::now() + SHORT;
+    let moved = loop {
+        let now = api.job(&job).await?;
+        if now["state"] == "RUNNING" && now["attempts"] == 2 {
+            break now;
+        }
+        anyhow::ensure!(std::time::Instant::now() < until, "{now}");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    };
+    assert_ne!(moved["nodes"][0], *first);
+    assert_eq!(moved["attempt_list"][0]["outcome"], "PREEMPTED");
+    assert_eq!(api.get(&format!("/api/v1/nodes/{first}")).await?["state"], "drained");
+    let resume = format!("/api/v1/nodes/{first}/resume");
+    assert_eq!(api.post(&resume, &headers, "").await?.1["state"], "ready");
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], SHORT).await?;
     fleet.assert_clean().await
 }

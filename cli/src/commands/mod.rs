@@ -87,6 +87,21 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             NodeCommand::Token { uses, ttl, pool } => {
                 access::join_token(&client()?, uses, ttl, pool, screen).await
             }
+            NodeCommand::Cordon { node, reason } => {
+                let body = serde_json::json!({ "reason": reason });
+                node::maintain(&client()?, &node, "cordon", body, screen).await
+            }
+            NodeCommand::Drain { node, reason, deadline, stop_jobs } => {
+                let deadline = deadline.or(stop_jobs.then_some(std::time::Duration::ZERO));
+                let mut body = serde_json::json!({ "reason": reason });
+                if let Some(deadline) = deadline {
+                    body["deadline_s"] = deadline.as_secs().into();
+                }
+                node::maintain(&client()?, &node, "drain", body, screen).await
+            }
+            NodeCommand::Resume { node } => {
+                node::maintain(&client()?, &node, "resume", serde_json::json!({}), screen).await
+            }
             NodeCommand::Revoke { node, yes } => node::revoke(&client()?, &node, yes, screen).await,
         },
         Command::Audit(args) => match args.command {

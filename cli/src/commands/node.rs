@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::show::{history, members};
 use super::{bytes, check_selector, confirm, count, items, or_dash};
 use crate::client::{Client, Post, Repeat};
-use crate::durations::short;
+use crate::durations::{local, short};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::table::Table;
@@ -156,6 +156,11 @@ fn reason(node: &Node) -> String {
     if let Some(cordon) = &node.cordon {
         reasons.push(format!("cordoned by {}: {}", cordon.by, cordon.why));
     }
+    if let Some(drain) = &node.drain {
+        let by_when = drain.deadline.as_deref().map(|time| format!(", until {}", local(time)));
+        let by_when = by_when.unwrap_or_default();
+        reasons.push(format!("drained by {}: {}{by_when}", drain.by, drain.why));
+    }
     if !node.unknown_members.is_empty() {
         reasons.push(format!("{} unknown member(s) run there", node.unknown_members.len()));
     }
@@ -224,6 +229,35 @@ fn doctor(node: &Node) -> Table {
         table.row(vec![finding.check.clone(), finding.level.clone(), text]);
     }
     table
+}
+
+/// Cordon, drain or resume a node.
+pub(super) async fn maintain(
+    client: &Client,
+    node: &str,
+    what: &str,
+    body: Value,
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    check_selector("node", node)?;
+    let post = Post {
+        path: &["nodes", node, what],
+        query: &[],
+        body: body.to_string(),
+        command: None,
+        // Twice is once, but for a deadline that begins anew.
+        repeat: Repeat::Safe,
+    };
+    let answer = client.post(&post, screen).await?;
+    if screen.is_json() {
+        screen.json(&answer)?;
+    } else {
+        let changed: Node = view::read(&answer)?;
+        screen.line(
+            format!("{}  {}  {}", changed.name, changed.state, reason(&changed)).trim_end(),
+        )?;
+    }
+    Ok(exit::OK)
 }
 
 /// Take a node's identity away.

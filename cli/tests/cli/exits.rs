@@ -275,7 +275,7 @@ fn tokens() {
     });
     let ended = run(&server, &["node", "token", "--uses", "3", "--ttl", "2h", "--pool", "h100-a"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "gx1.a.b.c\n"));
-    assert!(ended.stderr.contains("quic://127.0.0.1:8265"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("quic://HOST:8265"), "{}", ended.stderr);
     let sent: serde_json::Value = serde_json::from_str(&server.asked()[0].body).unwrap();
     assert_eq!(sent, json!({"kind": "join", "uses": 3, "ttl_s": 7200, "pool": "h100-a"}));
     let ended = run(&server, &["token", "create", "--user", "bo", "--project", "eval", "--json"]);
@@ -306,4 +306,40 @@ fn stderr_is_json_too_in_json_mode() {
     let lines: Vec<serde_json::Value> =
         ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines, [json!({"warning": "j-7f3k2 has not ended in time; it goes on"})]);
+}
+
+#[test]
+fn nodes_are_taken_out_of_use_and_back() {
+    let server = Server::start(|asked, _| match asked.line().as_str() {
+        "POST /api/v1/nodes/gpu-1/cordon" => {
+            let cordon = json!({"by": "liu", "why": "fan"});
+            answer(200, &json!({"name": "gpu-1", "state": "cordoned", "cordon": cordon}))
+        }
+        "POST /api/v1/nodes/gpu-1/drain" => {
+            let drain = json!({"by": "liu", "why": "fan", "deadline": "2099-01-02T03:04:05Z"});
+            answer(200, &json!({"name": "gpu-1", "state": "draining", "drain": drain}))
+        }
+        "POST /api/v1/nodes/gpu-1/resume" => {
+            answer(200, &json!({"name": "gpu-1", "state": "ready"}))
+        }
+        _ => unexpected(),
+    });
+    let said = |words: &[&str]| {
+        let ended = run(&server, words);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        ended.stdout
+    };
+    let cordon = said(&["node", "cordon", "gpu-1", "--reason", "fan"]);
+    assert_eq!(cordon, "gpu-1  cordoned  cordoned by liu: fan\n");
+    let drain = said(&["node", "drain", "gpu-1", "--reason", "fan", "--deadline", "2h"]);
+    assert_eq!(drain, "gpu-1  draining  drained by liu: fan, until 2099-01-02 03:04:05 +00:00\n");
+    said(&["node", "drain", "gpu-1", "--reason", "fan", "--stop-jobs"]);
+    said(&["node", "drain", "gpu-1", "--reason", "fan"]);
+    assert_eq!(said(&["node", "resume", "gpu-1"]), "gpu-1  ready\n");
+    let bodies: Vec<serde_json::Value> =
+        server.asked().iter().map(|asked| serde_json::from_str(&asked.body).unwrap()).collect();
+    assert_eq!(bodies[1], json!({"reason": "fan", "deadline_s": 7200}));
+    assert_eq!(bodies[2], json!({"reason": "fan", "deadline_s": 0}));
+    assert_eq!(bodies[3], json!({"reason": "fan"}));
+    assert_eq!(run(&server, &["node", "drain", "gpu-1"]).code, 2, "a reason is asked for");
 }

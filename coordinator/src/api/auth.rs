@@ -35,6 +35,8 @@ pub enum Action {
     WritePackage,
     ReadNodes,
     RevokeNode,
+    /// Cordon, drain, resume.
+    MaintainNode,
     ReadProjects,
     ManageProjects,
     ManageTokens,
@@ -80,7 +82,7 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     let able = match action {
         WhoAmI | ReadJobs | ReadNodes | ReadPackages | ReadProjects => true,
         SubmitJob | StopJob | DeleteJob | WritePackage | ManageSecrets => role >= Role::Member,
-        ReadAudit => role >= Role::Operator,
+        ReadAudit | MaintainNode => role >= Role::Operator,
         RevokeNode | ManageTokens | ManageProjects => false,
     };
     let everybodys = role >= Role::Operator && matches!(action, ReadJobs | StopJob);

@@ -1,20 +1,22 @@
-//! Nodes: list, look at, revoke.
+//! Nodes: list, look at, take out of use and back, revoke.
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::State;
 use gangline_common::time::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Action, Caller, Object, authorize, sees};
-use super::error::{ApiError, Problem, no_such_node};
+use super::error::{ApiError, BAD_BODY, Problem, no_such_node};
 use super::jobs::done;
 use super::view::{Names, NodeFacts, NodeView};
-use super::{App, Selector, Shared};
+use super::{App, Selector, Shared, read_json};
 use crate::board::NodeSnapshot;
 use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::gang::Gang;
+use crate::core::maintenance::Maintenance;
 
 /// All nodes, by name.
 #[derive(Serialize, ToSchema)]
@@ -88,4 +90,106 @@ pub(super) async fn revoke_node(
     done(&shared, &principal, event).await?;
     let snapshot = find_node(&shared, node.as_str())?;
     Ok(detailed(&shared, &principal, &snapshot))
+}
+
+/// Longest reason, in characters.
+const MAX_REASON: usize = 1024;
+/// Longest time to a deadline: a year, in seconds.
+const MAX_DEADLINE_S: u64 = 366 * 24 * 3600;
+
+/// Why a node is cordoned.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CordonBody {
+    /// For everybody who wonders; at most 1024 characters.
+    reason: String,
+}
+
+/// Why a node is drained, and by when.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DrainBody {
+    /// For everybody who wonders; at most 1024 characters.
+    reason: String,
+    /// Seconds from now after which what still runs there goes back to the queue; 0 at once; never
+    /// when absent.
+    deadline_s: Option<u64>,
+}
+
+fn reason(text: String) -> Result<String, ApiError> {
+    let length = text.chars().count();
+    if text.trim().is_empty() || length > MAX_REASON {
+        let detail = format!("the reason has {length} characters");
+        return Err(ApiError::new(BAD_BODY, detail).hint(format!("use 1 to {MAX_REASON}")));
+    }
+    Ok(text)
+}
+
+fn no_body() -> ApiError {
+    ApiError::new(BAD_BODY, "the body is empty").hint(r#"send {"reason": "fan"}, for example"#)
+}
+
+async fn maintain(
+    shared: &Shared,
+    principal: &Principal,
+    selector: &str,
+    wanted: Maintenance,
+) -> Result<Json<NodeView>, ApiError> {
+    authorize(principal, Action::MaintainNode, &Object::Fleet)?;
+    let id = find_node(shared, selector)?.node.id.clone();
+    let (node, actor) = (id.clone(), principal.clone());
+    let event = |request| Event::MaintainNode { request, node, wanted, actor };
+    done(shared, principal, event).await?;
+    Ok(detailed(shared, principal, &find_node(shared, id.as_str())?))
+}
+
+/// Lets no new member come to a node. What runs there runs on.
+#[utoipa::path(post, path = "/api/v1/nodes/{id}/cordon",
+    params(("id" = String, Path, description = "Id or name")),
+    request_body(content = CordonBody, content_type = "application/json"),
+    responses((status = 200, body = NodeView), (status = 403, response = Problem),
+        (status = 404, response = Problem), (status = 422, response = Problem)))]
+pub(super) async fn cordon_node(
+    State(shared): App,
+    Caller(principal): Caller,
+    Selector(id): Selector,
+    body: Body,
+) -> Result<Json<NodeView>, ApiError> {
+    let CordonBody { reason: why } = read_json(body).await?.ok_or_else(no_body)?;
+    maintain(&shared, &principal, &id, Maintenance::Cordon { why: reason(why)? }).await
+}
+
+/// Takes a node out of use: no new member comes, and after the deadline what still runs there is
+/// stopped politely and goes back to its place in the queue.
+#[utoipa::path(post, path = "/api/v1/nodes/{id}/drain",
+    params(("id" = String, Path, description = "Id or name")),
+    request_body(content = DrainBody, content_type = "application/json"),
+    responses((status = 200, body = NodeView), (status = 403, response = Problem),
+        (status = 404, response = Problem), (status = 422, response = Problem)))]
+pub(super) async fn drain_node(
+    State(shared): App,
+    Caller(principal): Caller,
+    Selector(id): Selector,
+    body: Body,
+) -> Result<Json<NodeView>, ApiError> {
+    let DrainBody { reason: why, deadline_s } = read_json(body).await?.ok_or_else(no_body)?;
+    if let Some(seconds) = deadline_s.filter(|seconds| *seconds > MAX_DEADLINE_S) {
+        return Err(ApiError::new(BAD_BODY, format!("deadline_s is {seconds}"))
+            .hint(format!("use at most {MAX_DEADLINE_S}, or leave it out")));
+    }
+    let deadline_ms = deadline_s.map(|seconds| seconds * 1000);
+    maintain(&shared, &principal, &id, Maintenance::Drain { why: reason(why)?, deadline_ms }).await
+}
+
+/// Takes a node back into use after a cordon or a drain.
+#[utoipa::path(post, path = "/api/v1/nodes/{id}/resume",
+    params(("id" = String, Path, description = "Id or name")),
+    responses((status = 200, body = NodeView), (status = 403, response = Problem),
+        (status = 404, response = Problem)))]
+pub(super) async fn resume_node(
+    State(shared): App,
+    Caller(principal): Caller,
+    Selector(id): Selector,
+) -> Result<Json<NodeView>, ApiError> {
+    maintain(&shared, &principal, &id, Maintenance::Resume).await
 }

@@ -126,7 +126,7 @@ pub struct AttemptView {
     pub epoch: String,
     pub started: String,
     pub ended: Option<String>,
-    /// SUCCEEDED, FAILED, CANCELLED or ROLLED_BACK.
+    /// SUCCEEDED, FAILED, CANCELLED, PREEMPTED or ROLLED_BACK.
     pub outcome: Option<&'static str>,
     pub cause: Option<String>,
     pub ray_version: Option<String>,
@@ -401,6 +401,7 @@ pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
         Outcome::Succeeded => "SUCCEEDED",
         Outcome::Failed { .. } => "FAILED",
         Outcome::Cancelled { .. } => "CANCELLED",
+        Outcome::Preempted { .. } => "PREEMPTED",
         Outcome::RolledBack { .. } => "ROLLED_BACK",
     }
 }

@@ -218,8 +218,14 @@ impl Write {
     /// times of another boot are replaced.
     pub fn begin_again(&mut self, now: gangline_common::time::Timestamp, rebooted: bool) {
         match self {
-            Write::Node(node) => Arc::make_mut(node).last_word_ms = now.boot_ms,
             Write::Gang(gang) if rebooted => Arc::make_mut(gang).since.boot_ms = now.boot_ms,
+            Write::Node(node) => {
+                let node = Arc::make_mut(node);
+                node.last_word_ms = now.boot_ms;
+                if let Some(drain) = node.drain.as_mut().filter(|_| rebooted) {
+                    drain.since.boot_ms = now.boot_ms;
+                }
+            }
             Write::Attempt(attempt) if rebooted => {
                 if let Some(guest) = &mut Arc::make_mut(attempt).guest {
                     guest.since.boot_ms = now.boot_ms;

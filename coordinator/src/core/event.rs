@@ -7,6 +7,7 @@ use gangline_common::ids::{Epoch, GangId, Generation, JobId, MemberKey, NodeId};
 use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
 use super::gang::Phase;
 use super::job::{JobRequest, RayFacts};
+use super::maintenance::Maintenance;
 use super::node::{Inventory, Session};
 use super::projects::ProjectRecord;
 use super::secrets::SecretRecord;
@@ -69,6 +70,12 @@ pub enum Event {
         record: ProjectRecord,
         actor: Principal,
     },
+    MaintainNode {
+        request: RequestId,
+        node: NodeId,
+        wanted: Maintenance,
+        actor: Principal,
+    },
     RevokeNode {
         request: RequestId,
         node: NodeId,
@@ -128,6 +135,7 @@ impl Event {
             Event::SetSecret { .. } => "set secret",
             Event::DeleteSecret { .. } => "delete secret",
             Event::SetProject { .. } => "set project",
+            Event::MaintainNode { .. } => "maintain node",
             Event::RevokeNode { .. } => "revoke node",
             Event::Join { .. } => "join",
             Event::Renewed { .. } => "renewed",

@@ -416,7 +416,11 @@ impl Core {
                 Outcome::Cancelled { actor, .. } => {
                     Outcome::Cancelled { actor: actor.clone(), reason: why.clone() }
                 }
-                Outcome::Succeeded | Outcome::Failed { .. } | Outcome::RolledBack { .. } => {
+                // The cluster comes back, and its guests with it.
+                Outcome::Preempted { .. } | Outcome::RolledBack { .. } => {
+                    Outcome::Preempted { cause: why.clone() }
+                }
+                Outcome::Succeeded | Outcome::Failed { .. } => {
                     Outcome::Failed { cause: why.clone() }
                 }
             };

@@ -204,6 +204,10 @@ pub enum Outcome {
         actor: String,
         reason: String,
     },
+    /// Stopped to make room, such as for work on a node: back to its place in the queue.
+    Preempted {
+        cause: String,
+    },
     /// Nothing ran: a leased port was taken. Costs no attempt; another block is leased.
     RolledBack {
         cause: String,
@@ -220,6 +224,7 @@ impl Outcome {
                 format!("stopped by {actor}")
             }
             Outcome::Cancelled { actor, reason } => format!("stopped by {actor}: {reason}"),
+            Outcome::Preempted { cause } => format!("goes back to the queue: {cause}"),
             Outcome::RolledBack { cause } => format!("rolled back before anything ran: {cause}"),
         }
     }
@@ -230,7 +235,7 @@ impl Outcome {
             Outcome::Succeeded => Some(JobState::Succeeded),
             Outcome::Failed { .. } => Some(JobState::Failed),
             Outcome::Cancelled { .. } => Some(JobState::Cancelled),
-            Outcome::RolledBack { .. } => None,
+            Outcome::Preempted { .. } | Outcome::RolledBack { .. } => None,
         }
     }
 }

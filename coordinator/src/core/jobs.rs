@@ -193,7 +193,8 @@ impl Core {
         out.replies.push((request, Answer::Deleted { gang: own }));
     }
 
-    /// A rolled-back attempt would go back to the queue; a cancel in between must stick (F45).
+    /// An attempt that is rolled back or preempted would go back to the queue; a cancel in between
+    /// must stick (F45).
     fn cancel_while_stopping(
         &mut self,
         id: &JobId,
@@ -202,7 +203,7 @@ impl Core {
         out: &mut Effects,
     ) {
         let Some(job) = self.jobs.get(id) else { return };
-        if matches!(job.outcome, Some(Outcome::RolledBack { .. })) {
+        if job.outcome.as_ref().is_some_and(|outcome| outcome.terminal_state().is_none()) {
             let mut job = Job::clone(job);
             job.reason = outcome.sentence();
             job.outcome = Some(outcome);
@@ -265,9 +266,10 @@ impl Core {
         let state = outcome.terminal_state().unwrap_or(JobState::Pending);
         let actor = match outcome {
             Outcome::Cancelled { actor, .. } => actor.clone(),
-            Outcome::Succeeded | Outcome::Failed { .. } | Outcome::RolledBack { .. } => {
-                "gangline".to_owned()
-            }
+            Outcome::Succeeded
+            | Outcome::Failed { .. }
+            | Outcome::Preempted { .. }
+            | Outcome::RolledBack { .. } => "gangline".to_owned(),
         };
         self.set_job_state(id, state, &actor, outcome.sentence(), now, out);
         if let Some(cluster) = self.jobs.get(id).cloned()

@@ -16,6 +16,7 @@ pub mod guests;
 pub mod invariants;
 pub mod job;
 mod jobs;
+pub mod maintenance;
 pub mod node;
 mod nodes;
 pub mod placement;
@@ -199,6 +200,9 @@ impl Core {
             Event::SetProject { request, record, actor } => {
                 self.on_set_project(request, record, &actor, now, out);
             }
+            Event::MaintainNode { request, node, wanted, actor } => {
+                self.on_maintain_node(request, &node, wanted, &actor, now, out);
+            }
             Event::RevokeNode { request, node, actor } => {
                 self.on_revoke(request, &node, &actor, now, out);
             }
@@ -234,6 +238,7 @@ impl Core {
         self.expire_starts(now, out);
         self.settle_stopping(now, out);
         self.expire_guests(now, out);
+        self.expire_drains(now, out);
         self.expire_idle_clusters(now, out);
         let quarantined = self.quarantine.len();
         self.quarantine.retain(|quarantine| quarantine.until_ms > now.boot_ms);

@@ -25,6 +25,8 @@ pub struct Node {
     pub bound_pool: Option<String>,
     pub lifecycle: Lifecycle,
     pub cordon: Option<Cordon>,
+    /// While it is draining.
+    pub drain: Option<Drain>,
     /// Certificates of this node that are no longer accepted.
     pub revoked: bool,
     /// Fingerprints of the certificates that were issued and may be valid, newest last.
@@ -67,6 +69,16 @@ pub enum Reachability {
 pub struct Cordon {
     pub by: String,
     pub why: String,
+}
+
+/// Who takes a node out of use, and by when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drain {
+    pub by: String,
+    pub why: String,
+    pub since: Timestamp,
+    /// After `since`, what still runs there goes back to the queue.
+    pub deadline_ms: Option<u64>,
 }
 
 /// The live connection of a node.
@@ -148,6 +160,7 @@ impl Node {
         match self.lifecycle {
             Lifecycle::Pending => return "pending",
             Lifecycle::Offline => return "offline",
+            Lifecycle::Draining if members == 0 => return "drained",
             Lifecycle::Draining => return "draining",
             Lifecycle::Online => {}
         }

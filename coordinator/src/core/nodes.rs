@@ -44,6 +44,7 @@ impl Core {
             bound_pool: token.pool,
             lifecycle: Lifecycle::Pending,
             cordon: None,
+            drain: None,
             revoked: false,
             certificates: vec![join.certificate],
             generation: Generation { era: self.era, n: 0 },
@@ -308,7 +309,7 @@ impl Core {
     }
 }
 
-fn note(node: &mut Node, now: Timestamp, state: &str, actor: &str, text: String) {
+pub(super) fn note(node: &mut Node, now: Timestamp, state: &str, actor: &str, text: String) {
     remember(
         &mut node.history,
         Transition { wall_ms: now.wall_ms, state: state.to_owned(), actor: actor.to_owned(), text },

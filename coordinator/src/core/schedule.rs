@@ -256,13 +256,16 @@ fn closed_reason(node: &Node) -> Option<String> {
     if node.is_open() {
         return None;
     }
-    Some(match (&node.reachability, &node.cordon) {
+    Some(match (&node.reachability, &node.cordon, &node.drain) {
         _ if node.revoked => "revoked".to_owned(),
-        (Reachability::Lost, _) => "lost".to_owned(),
-        (Reachability::Suspect, _) => "suspect".to_owned(),
-        (Reachability::Reachable, Some(cordon)) => {
+        (Reachability::Lost, _, _) => "lost".to_owned(),
+        (Reachability::Suspect, _, _) => "suspect".to_owned(),
+        (Reachability::Reachable, Some(cordon), _) => {
             format!("cordoned by {}: {}", cordon.by, cordon.why)
         }
-        (Reachability::Reachable, None) => "not online".to_owned(),
+        (Reachability::Reachable, None, Some(drain)) => {
+            format!("drained by {}: {}", drain.by, drain.why)
+        }
+        (Reachability::Reachable, None, None) => "not online".to_owned(),
     })
 }

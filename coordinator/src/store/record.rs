@@ -28,7 +28,7 @@ use crate::core::job::{
     Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobState, Outcome, RayDriver, RayFacts,
     RayNode, Transition,
 };
-use crate::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
+use crate::core::node::{Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability};
 use crate::paths::ResolvedPaths;
 use crate::request::Owner;
 
@@ -167,6 +167,7 @@ enum OutcomeV1 {
     Failed { cause: String },
     Cancelled { actor: String, reason: String },
     RolledBack { cause: String },
+    Preempted { cause: String },
 }
 
 impl From<&Outcome> for OutcomeV1 {
@@ -176,6 +177,7 @@ impl From<&Outcome> for OutcomeV1 {
             Outcome::Failed { cause } => OutcomeV1::Failed { cause },
             Outcome::Cancelled { actor, reason } => OutcomeV1::Cancelled { actor, reason },
             Outcome::RolledBack { cause } => OutcomeV1::RolledBack { cause },
+            Outcome::Preempted { cause } => OutcomeV1::Preempted { cause },
         }
     }
 }
@@ -187,6 +189,7 @@ impl From<OutcomeV1> for Outcome {
             OutcomeV1::Failed { cause } => Outcome::Failed { cause },
             OutcomeV1::Cancelled { actor, reason } => Outcome::Cancelled { actor, reason },
             OutcomeV1::RolledBack { cause } => Outcome::RolledBack { cause },
+            OutcomeV1::Preempted { cause } => Outcome::Preempted { cause },
         }
     }
 }
@@ -624,11 +627,20 @@ struct NodeV1 {
     bound_pool: Option<String>,
     lifecycle: LifecycleV1,
     cordon: Option<(String, String)>,
+    drain: Option<DrainV1>,
     revoked: bool,
     certificates: Vec<[u8; 32]>,
     generation: Generation,
     inventory: Option<InventoryV1>,
     history: Vec<TransitionV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DrainV1 {
+    by: String,
+    why: String,
+    since: TimeV1,
+    deadline_ms: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -674,6 +686,12 @@ pub fn encode_node(node: &Node) -> Result<Vec<u8>, String> {
             Lifecycle::Offline => LifecycleV1::Offline,
         },
         cordon: node.cordon.as_ref().map(|c| (c.by.clone(), c.why.clone())),
+        drain: node.drain.as_ref().map(|drain| DrainV1 {
+            by: drain.by.clone(),
+            why: drain.why.clone(),
+            since: drain.since.into(),
+            deadline_ms: drain.deadline_ms,
+        }),
         revoked: node.revoked,
         certificates: node.certificates.clone(),
         generation: node.generation,
@@ -748,6 +766,12 @@ impl From<NodeV1> for Node {
                 LifecycleV1::Offline => Lifecycle::Offline,
             },
             cordon: record.cordon.map(|(by, why)| Cordon { by, why }),
+            drain: record.drain.map(|drain| Drain {
+                by: drain.by,
+                why: drain.why,
+                since: drain.since.into(),
+                deadline_ms: drain.deadline_ms,
+            }),
             revoked: record.revoked,
             certificates: record.certificates,
             generation: record.generation,

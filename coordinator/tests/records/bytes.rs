@@ -157,6 +157,21 @@ pub const ATTEMPT_ROLLED_BACK: &str = r#"
     00 ; no driver
     00 ; no guest"#;
 
+pub const ATTEMPT_PREEMPTED: &str = r#"
+    01 0e6fdc56 ; layout 1, checksum
+    07 6a2d3766336b32 ; job `j-7f3k2`
+    05 ; number 5
+    06 672d34627137 ; gang `g-4bq7`
+    03 05 ; epoch 3.5
+    fc34440f00 fd6f525c18a3010000 ; started: boot 1000500, wall 1800000000623
+    01 fb0401 fdc33e5d18a3010000 ; ended: boot 260, wall 1800000061123
+    01 04 17 6770752d30312077617320647261696e65643a2066616e ; outcome Preempted `gpu-01 was drained: fan`
+    01 00 ; ray: version ``
+    00 ; session ``
+    00 ; nodes: 0
+    00 ; no driver
+    00 ; no guest"#;
+
 pub const GANG_EVERY_PHASE: &str = r#"
     01 0547c4ff ; layout 1, checksum
     06 672d34627137 ; id `g-4bq7`
@@ -219,13 +234,14 @@ pub const GANG_EVERY_PHASE: &str = r#"
     00 0a140001 ; head_address 10.20.0.1"#;
 
 pub const NODE_NEW: &str = r#"
-    01 80d9cf0f ; layout 1, checksum
+    01 74a3b53f ; layout 1, checksum
     03 6e2d31 ; id `n-1`
     06 6770752d3032 ; name `gpu-02`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
     00 ; no bound_pool
     00 ; lifecycle Pending
     00 ; no cordon
+    00 ; no drain
     00 ; not revoked
     00 ; certificates: 0
     00 00 ; generation 0.0
@@ -233,13 +249,16 @@ pub const NODE_NEW: &str = r#"
     00 ; history: 0"#;
 
 pub const NODE_FULL: &str = r#"
-    01 2e130b71 ; layout 1, checksum
+    01 497299b0 ; layout 1, checksum
     06 6e2d34627137 ; id `n-4bq7`
     06 6770752d3031 ; name `gpu-01`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
     01 06 683130302d61 ; bound_pool `h100-a`
     02 ; lifecycle Draining
     01 03 626f62 03 66616e ; cordon by `bob`: `fan`
+    01 03 6c6975 03 707375 ; drain by `liu`: `psu`
+    fc34440f00 fd6f525c18a3010000 ; since: boot 1000500, wall 1800000000623
+    01 fc00dd6d00 ; deadline_ms 7200000
     01 ; revoked
     02 ; certificates: 2
     11111111111111111111111111111111 ; - 11 ..

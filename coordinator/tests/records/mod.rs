@@ -111,6 +111,7 @@ pub fn all() -> Vec<Golden> {
         ATTEMPT_SUCCEEDED = attempt(values::attempt_succeeded());
         ATTEMPT_FAILED = attempt(values::attempt_failed());
         ATTEMPT_ROLLED_BACK = attempt(values::attempt_rolled_back());
+        ATTEMPT_PREEMPTED = attempt(values::attempt_preempted());
         GANG_EVERY_PHASE = gang(values::gang_every_phase());
         NODE_NEW = node(values::node_new());
         NODE_FULL = node(values::node_full());

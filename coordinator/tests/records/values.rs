@@ -16,7 +16,9 @@ use gangline_coordinator::core::job::{
     Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobState, Outcome, RayDriver, RayFacts,
     RayNode, Transition,
 };
-use gangline_coordinator::core::node::{Cordon, Gpu, Inventory, Lifecycle, Node, Reachability};
+use gangline_coordinator::core::node::{
+    Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability,
+};
 use gangline_coordinator::core::projects::ProjectRecord;
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::paths::ResolvedPaths;
@@ -183,6 +185,11 @@ pub fn attempt_rolled_back() -> Attempt {
     Attempt { guest: None, ..attempt_ended(4, outcome, RayFacts::default()) }
 }
 
+pub fn attempt_preempted() -> Attempt {
+    let outcome = Outcome::Preempted { cause: "gpu-01 was drained: fan".to_owned() };
+    Attempt { guest: None, ..attempt_ended(5, outcome, RayFacts::default()) }
+}
+
 /// A gang whose members are in every phase, and have ended in every way.
 pub fn gang_every_phase() -> Gang {
     let ended = |how| End { how, asked: false, last_output: String::new(), logs_complete: false };
@@ -252,6 +259,7 @@ pub fn node_new() -> Node {
         bound_pool: None,
         lifecycle: Lifecycle::Pending,
         cordon: None,
+        drain: None,
         revoked: false,
         certificates: Vec::new(),
         generation: Generation::default(),
@@ -272,6 +280,12 @@ pub fn node_full() -> Node {
         bound_pool: Some("h100-a".to_owned()),
         lifecycle: Lifecycle::Draining,
         cordon: Some(Cordon { by: "bob".to_owned(), why: "fan".to_owned() }),
+        drain: Some(Drain {
+            by: "liu".to_owned(),
+            why: "psu".to_owned(),
+            since: SECOND,
+            deadline_ms: Some(7_200_000),
+        }),
         revoked: true,
         certificates: vec![[0x11; 32], [0x22; 32]],
         generation: Generation { era: 3, n: 70_000 },

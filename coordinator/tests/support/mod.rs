@@ -22,6 +22,7 @@ use gangline_coordinator::core::event::{
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{Attempt, GuestPhase, Job, JobState, Launcher, RayFacts};
+use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
 use gangline_coordinator::core::projects::ProjectRecord;
 use gangline_coordinator::paths::{Asker, PathRules, resolve_paths};
@@ -248,6 +249,12 @@ impl Fleet {
         self.answers.last().cloned().unwrap()
     }
 
+    pub fn maintain(&mut self, name: &str, wanted: Maintenance) {
+        let request = self.number();
+        let node = self.agents[name].id.clone().unwrap();
+        self.step(Event::MaintainNode { request, node, wanted, actor: alice() });
+    }
+
     pub fn set_max_priority(&mut self, project: &str, max_priority: u8) {
         let request = self.number();
         let (name, set_by) = (project.to_owned(), "admin".to_owned());
@@ -292,6 +299,15 @@ impl Fleet {
         let Some((node, session)) = self.session(name) else { return };
         let held = self.agents[name].held;
         self.step(Event::Heard { node, session, held });
+    }
+
+    /// Time in which every node gives signs of life.
+    pub fn beat(&mut self, seconds: u32) {
+        let names: Vec<String> = self.agents.keys().cloned().collect();
+        for _ in 0..seconds {
+            names.iter().for_each(|name| self.heartbeat(name));
+            self.wait_ms(1_000);
+        }
     }
 
     /// Delivers and reports until nothing moves, with every process starting at once.

@@ -18,13 +18,14 @@ use crate::core::node::{Gpu, Lifecycle, Node, Reachability};
 pub struct NodeView {
     pub id: String,
     pub name: String,
-    /// One word: revoked, lost, suspect, pending, offline, draining, cordoned, ready, busy, mixed.
+    /// One word: revoked, lost, suspect, pending, offline, draining, drained, cordoned, ready, busy, mixed.
     pub state: &'static str,
     /// reachable, suspect or lost.
     pub reachability: &'static str,
     /// pending, online, draining or offline.
     pub lifecycle: &'static str,
     pub cordon: Option<CordonView>,
+    pub drain: Option<DrainView>,
     pub pool: Option<String>,
     /// `head`, `worker`.
     pub roles: Vec<&'static str>,
@@ -76,6 +77,17 @@ pub struct NodeDetail {
 pub struct CordonView {
     pub by: String,
     pub why: String,
+}
+
+/// Why a node is taken out of use, and when what runs there goes back to the queue.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DrainView {
+    pub by: String,
+    pub why: String,
+    /// RFC 3339.
+    pub since: String,
+    /// RFC 3339; null when what runs there may run to its end.
+    pub deadline: Option<String>,
 }
 
 /// One finding of the agent's self-examination.
@@ -270,6 +282,14 @@ impl NodeView {
                 .cordon
                 .as_ref()
                 .map(|cordon| CordonView { by: cordon.by.clone(), why: cordon.why.clone() }),
+            drain: node.drain.as_ref().map(|drain| DrainView {
+                by: drain.by.clone(),
+                why: drain.why.clone(),
+                since: wall_text(drain.since.wall_ms),
+                deadline: drain
+                    .deadline_ms
+                    .map(|ms| wall_text(drain.since.wall_ms.saturating_add(ms))),
+            }),
             pool: inventory.map(|i| i.pool.clone()).or_else(|| node.bound_pool.clone()),
             roles: roles
                 .into_iter()
