@@ -65,21 +65,14 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// The shelf of a job's code; `own` is a directory for this member alone, whose parent is there.
+    /// The shelf of a job's code; `own` is a directory for this member alone.
     pub fn of(code: &CodeTree, own: &Path) -> Shelf {
         match &code.shared_root {
             Some(root) => Shelf {
                 root: root.into(),
                 below: vec![USERS.to_owned(), code.user.clone(), CODE.to_owned()],
             },
-            None => Shelf {
-                root: own.parent().unwrap_or(own).to_owned(),
-                below: own
-                    .file_name()
-                    .map(|name| name.to_string_lossy().into())
-                    .into_iter()
-                    .collect(),
-            },
+            None => Shelf { root: own.to_owned(), below: Vec::new() },
         }
     }
 

@@ -250,7 +250,11 @@ impl<M: Members> Driver<M> {
             }
             SupervisorEvent::GuestChanged { key, operation, state } => {
                 let (gang, epoch) = (key.gang.clone(), key.epoch);
-                self.guests.entry(key).or_default().insert(operation, state);
+                let done = self.guests.entry(key).or_default();
+                // Work for an earlier order may end later than that for the last one.
+                if !matches!(done.get(&operation), Some(GuestState::Swept { .. })) {
+                    done.insert(operation, state);
+                }
                 self.step(Event::GangChanged { gang, epoch }, effects);
             }
         }

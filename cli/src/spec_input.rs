@@ -187,6 +187,13 @@ fn recorded(id: &str, spec: &Value, options: &SpecOptions) -> Source {
     let mut spec = spec.clone();
     if let Some(fields) = spec.as_object_mut().filter(|_| !options.set.is_empty()) {
         fields.remove("expansion");
+        // Other code has another commit.
+        let other_code = options.set.iter().any(|(path, _)| path == "code.snapshot");
+        if let Some(code) = fields.get_mut("code").and_then(Value::as_object_mut)
+            && other_code
+        {
+            code.remove("commit");
+        }
     }
     Source { name: format!("the spec of {id}"), text: json_source(&spec) }
 }
@@ -321,6 +328,22 @@ mod tests {
             .spec;
         assert_eq!(spec.launcher.kind, gangline_spec::LauncherKind::Ray);
         assert_eq!(spec.name.as_deref(), Some("job"));
+    }
+
+    #[test]
+    fn a_clone_keeps_its_code_or_gets_other_code() {
+        let tree = format!("blake3:{}", "0f".repeat(32));
+        let code = json!({"snapshot": tree, "commit": "89abcdef".repeat(5)});
+        let spec = json!({"name": "a", "command": ["x"], "code": code});
+        let clone = |set: &[(&str, &str)]| {
+            let set = set.iter().map(|(path, value)| ((*path).into(), (*value).into())).collect();
+            let options = SpecOptions { set, ..SpecOptions::default() };
+            let spec = prepare(&Input::Job { id: "j-1", spec: &spec }, &options, |_| None).unwrap();
+            canonical(&spec.spec).unwrap()["code"].clone()
+        };
+        assert_eq!(clone(&[("name", "b")]), code);
+        let other = clone(&[("code.snapshot", ".")]);
+        assert_eq!(other, json!({"snapshot": ".", "git": "auto", "max_size": "200MiB"}));
     }
 
     #[test]

@@ -208,6 +208,39 @@ fn a_lost_node_holds_no_guest_back() {
     }
     says(&mut fleet, "j1", EntrypointFact::Succeeded);
     assert_eq!(fleet.state("j1"), JobState::Succeeded);
+    // It is asked all the same when it comes back, and until then the job is not forgotten.
+    assert_eq!(part(&fleet, "j1").phase, GuestPhase::Sweeping);
+    assert_eq!(fleet.delete("j1"), Answer::Rejected(Rejected::NotGone));
+    assert!(!fleet.agents["b"].guest_processes.contains("j1-1"), "it ran on the other node");
+    fleet.connect("b");
+    fleet.settle();
+    assert_eq!(part(&fleet, "j1").phase, GuestPhase::Over);
+    assert_eq!(fleet.delete("j1"), Answer::Deleted { gang: None });
+}
+
+#[test]
+fn a_lost_node_keeps_its_share_of_a_guest_until_it_is_back() {
+    let mut fleet = standing();
+    fleet.submit("j1", &guest(4).replace("gpus_per_node: 4", "nnodes: 2, gpus_per_node: 4"));
+    fleet.settle();
+    says(&mut fleet, "j1", EntrypointFact::Running);
+    assert!(fleet.agents["b"].guest_processes.contains("j1-1"));
+    fleet.disconnect("b");
+    fleet.beat(40);
+    fleet.stop("j1");
+    fleet.agents.get_mut("h").unwrap().entrypoints.remove("j1-1");
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Cancelled);
+    // The rank that is clean is free, the other one is not.
+    fleet.submit("one", &guest(4));
+    fleet.submit("two", &guest(4));
+    assert_eq!(part(&fleet, "one").shares[0].rank, 0);
+    assert_eq!(fleet.state("two"), JobState::Pending);
+    assert!(fleet.agents["b"].guest_processes.contains("j1-1"), "nobody could tell it");
+    fleet.connect("b");
+    fleet.settle();
+    assert!(!fleet.agents["b"].guest_processes.contains("j1-1"));
+    assert_eq!(fleet.state("two"), JobState::Starting);
 }
 
 #[test]

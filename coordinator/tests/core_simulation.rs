@@ -80,6 +80,10 @@ fn history(seed: u64, events: u32) -> Tally {
                     if matches!(fleet.submit(&id, &spec), Answer::Submitted { .. }) {
                         jobs.push(id);
                         guests.submitted += 1;
+                        // Undisturbed now and then, or few would ever run.
+                        if random.below(2) == 0 {
+                            fleet.settle();
+                        }
                     }
                     continue;
                 }
@@ -155,7 +159,14 @@ fn end_one(fleet: &mut Fleet, name: &str, random: &mut Random) {
 }
 
 fn entrypoints_move(fleet: &mut Fleet, jobs: &[String], random: &mut Random) {
-    if let Some(id) = jobs.get(random.below(jobs.len().max(1) as u64) as usize) {
+    // Those that start more often than others: their facts are of use.
+    let starting: Vec<&String> =
+        jobs.iter().filter(|id| fleet.state(id) == JobState::Starting).collect();
+    let some = match starting.is_empty() || random.below(3) == 0 {
+        true => jobs.get(random.below(jobs.len().max(1) as u64) as usize),
+        false => starting.get(random.below(starting.len() as u64) as usize).copied(),
+    };
+    if let Some(id) = some {
         let operation = format!("{id}-{}", fleet.job(id).attempts);
         let fact = match random.below(3) {
             0 => EntrypointFact::Running,

@@ -3,8 +3,10 @@
 
 mod support;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use gangline_common::ids::JobId;
@@ -215,6 +217,64 @@ fn find_packs(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     }
     ensure!(!packs.is_empty(), "no packs in {}", directory.display());
     Ok(packs)
+}
+
+/// Takes the lock of a tree, as a node does that is about to fetch it.
+fn lock(fleet: &Fleet, tree: &str) -> anyhow::Result<File> {
+    let shelf = fleet.shared_root().join("users/admin/code");
+    std::fs::create_dir_all(&shelf)?;
+    let lock = File::create(shelf.join(format!(".{tree}.lock")))?;
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+    Ok(lock)
+}
+
+#[tokio::test]
+async fn a_fetch_waits_for_another_node_outlives_the_coordinator_and_can_be_stopped() -> TestResult
+{
+    let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    for name in ["w0", "w1"] {
+        fleet.add_agent(AgentOptions::worker(name, 1)).await?;
+    }
+    let project = Project::new(&fleet)?;
+    project.write("spec.yaml", SPEC.replace("nnodes: 2", "nnodes: 2, gpus_per_node: 1"))?;
+    let held = submit_behind_lock(&fleet, &project).await?;
+    let api = fleet.api()?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(api.state(&held.job).await?, "STARTING", "it did not wait for the lock");
+    fleet.kill_coordinator()?;
+    fleet.start_coordinator().await?;
+    drop(held.lock);
+    let job = fleet.api()?.job(&held.job).await?;
+    assert_eq!(succeeded(&fleet, &job).await?, "value one of 3 words\n");
+
+    project.write("pkg/value.py", "VALUE = 'two'\n")?;
+    let held = submit_behind_lock(&fleet, &project).await?;
+    let api = fleet.api()?;
+    api.stop(&held.job).await?;
+    api.wait_job(&held.job, &["CANCELLED"], SHORT).await?;
+    fleet.assert_clean().await
+}
+
+/// A job that starts and finds the lock of its code taken.
+struct Held {
+    job: String,
+    lock: File,
+}
+
+/// Submits while another job has the GPUs, so that the code is known before the job starts.
+async fn submit_behind_lock(fleet: &Fleet, project: &Project) -> anyhow::Result<Held> {
+    let api = fleet.api()?;
+    let blocker = "name: blocker\nresources: {nnodes: 2, gpus_per_node: 1}\n\
+                   launcher: {type: command}\ncommand: [sleep, '600']\n";
+    let blocker = api.submit(blocker).await?;
+    api.wait_job(&blocker, &["RUNNING"], SHORT).await?;
+    let (_, job) = project.submit(fleet).await?;
+    ensure!(job["state"] == "PENDING", "{job}");
+    let lock = lock(fleet, &tree(&job)?)?;
+    api.stop(&blocker).await?;
+    let job = id(&job)?;
+    api.wait_job(&job, &["STARTING"], SHORT).await?;
+    Ok(Held { job, lock })
 }
 
 #[tokio::test]

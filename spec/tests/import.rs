@@ -223,7 +223,7 @@ fn a_task_becomes_a_spec() {
     assert_eq!(waiting.secrets, ["HF_TOKEN"]);
     assert!(!made.text.contains("hf_canary"), "{}", made.text);
     for said in [
-        "#   workdir: ~/code: code is not sent yet",
+        "#   workdir: ~/code: write `code: {snapshot: DIR}`",
         "#   file_mounts /data: s3://bucket/data: files are not sent yet",
         "#   resources.infra: aws: name a `pool`",
         "#   service: no counterpart",

@@ -151,9 +151,11 @@ impl Member {
             return Ok(());
         };
         let refusal = |reason: String| Err(Refusal::Impossible { reason });
-        let spool = Arc::clone(&self.spool);
-        if let Err(error) = blocking(move || spool.create_temp_root()).await {
-            return refusal(format!("the temp root cannot be made: {error}"));
+        if code.shared_root.is_none() {
+            let (spool, run_as) = (Arc::clone(&self.spool), self.plan.assignment.run_as);
+            if let Err(error) = blocking(move || spool.create_code(run_as)).await {
+                return refusal(format!("no directory for the code can be made: {error}"));
+            }
         }
         let wish = Wish {
             job: &self.plan.assignment.job,

@@ -68,8 +68,16 @@ impl Spool {
         write_private(&self.directory.join(LAUNCH_FILE), &launch.to_json()?)
     }
 
+    /// Makes the directory for code that only this member has.
+    pub fn create_code(&self, run_as: Option<(u32, u32)>) -> io::Result<()> {
+        self.create_temp_root()?;
+        remove_tree(&self.places.code)?;
+        private_directory().create(&self.places.code)?;
+        own(&self.places.code, run_as)
+    }
+
     /// Makes the parent of every temp dir.
-    pub fn create_temp_root(&self) -> io::Result<()> {
+    fn create_temp_root(&self) -> io::Result<()> {
         if let Some(root) = self.places.temp.parent() {
             // Others may pass through, to a directory of their own, but not look around.
             DirBuilder::new().recursive(true).mode(0o711).create(root)?;

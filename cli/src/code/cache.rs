@@ -16,6 +16,8 @@ use gangline_tree::{Entry, Hash, Kind, MAX_MANIFEST_BYTES, Tree};
 const MAGIC: &[u8; 16] = b"gangline seen 1\n";
 /// A change that is as recent as this when the file is read may be followed by one of the same time.
 const REST_S: i64 = 2;
+/// Directories that are remembered; the one that was read longest ago is forgotten.
+const MAX_DIRECTORIES: usize = 64;
 /// Numbers of a stamp, 8 bytes each.
 const NUMBERS: usize = 6;
 
@@ -96,6 +98,18 @@ pub fn store(caches: &Path, root: &Path, tree: &Tree, stamps: &[Option<Stamp>], 
     if write().is_err() {
         // It may never have been made.
         let _ = std::fs::remove_file(&unfinished);
+    }
+    forget_oldest(caches);
+}
+
+fn forget_oldest(caches: &Path) {
+    let entries = std::fs::read_dir(caches).into_iter().flatten().flatten();
+    let age = |entry: std::fs::DirEntry| Some((entry.metadata().ok()?.mtime(), entry.path()));
+    let mut files: Vec<_> = entries.filter_map(age).collect();
+    files.sort();
+    for (_, path) in files.iter().take(files.len().saturating_sub(MAX_DIRECTORIES)) {
+        // Another run may have been faster.
+        let _ = std::fs::remove_file(path);
     }
 }
 

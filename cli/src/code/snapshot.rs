@@ -332,11 +332,20 @@ mod tests {
         std::io::Write::write_all(&mut &file, b"print(9)").unwrap();
         file.set_modified(modified).unwrap();
         assert_ne!(of(), first);
+        // Few directories are remembered, the newest ones.
+        let mine = fs::read_dir(caches.path()).unwrap().next().unwrap().unwrap().path();
+        for number in 0..70 {
+            let old = fs::File::create(caches.path().join(format!("old{number}"))).unwrap();
+            old.set_modified(std::time::UNIX_EPOCH).unwrap();
+        }
+        of();
+        assert!(mine.exists());
+        assert_eq!(fs::read_dir(caches.path()).unwrap().count(), 64);
         // A cache that is damaged is none.
         for entry in fs::read_dir(caches.path()).unwrap() {
             let path = entry.unwrap().path();
             let mut bytes = fs::read(&path).unwrap();
-            bytes[40] ^= 1;
+            bytes.iter_mut().skip(40).take(1).for_each(|byte| *byte ^= 1);
             fs::write(&path, bytes).unwrap();
         }
         assert!(cache::load(caches.path(), root.path()).content("a.py", stamp("a.py")).is_none());

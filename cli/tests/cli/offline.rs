@@ -3,12 +3,14 @@
 
 #[test]
 fn golden_texts() {
+    let caches = tempfile::tempdir().unwrap();
     trycmd::TestCases::new()
         .default_bin_path(std::path::Path::new(env!("CARGO_BIN_EXE_gangline")))
         .env("GANGLINE_CONFIG", "")
         .env("GANGLINE_ADDRESS", "http://127.0.0.1:1")
         .env("GANGLINE_TOKEN", "")
         .env("NO_COLOR", "1")
+        .env("XDG_CACHE_HOME", caches.path().to_str().unwrap())
         .case("tests/cmd/*.trycmd");
 }
 

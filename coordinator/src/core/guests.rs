@@ -36,26 +36,17 @@ impl Core {
         self.jobs.get(job).is_some_and(|job| job.is_cluster())
     }
 
-    /// Jobs that take a part of a cluster, derived from each job's state.
-    pub(super) fn index_guest(&mut self, job: &Job) {
-        if job.cluster.is_none() {
-            return;
-        }
-        let guests = self.guests.entry(job.gang.clone()).or_default();
-        match job.state {
-            JobState::Starting | JobState::Running | JobState::Stopping | JobState::Held => {
-                guests.insert(job.id.clone());
-            }
-            JobState::Pending
-            | JobState::Succeeded
-            | JobState::Failed
-            | JobState::Cancelled
-            | JobState::Timeout => {
-                guests.remove(&job.id);
-            }
+    /// Jobs with an attempt that takes a part of a cluster, by its gang.
+    pub(super) fn index_guest(&mut self, attempt: &Attempt) {
+        let Some(guest) = &attempt.guest else { return };
+        let guests = self.guests.entry(attempt.gang.clone()).or_default();
+        if guest.is_live() {
+            guests.insert(attempt.job.clone());
+        } else {
+            guests.remove(&attempt.job);
         }
         if guests.is_empty() {
-            self.guests.remove(&job.gang);
+            self.guests.remove(&attempt.gang);
         }
     }
 
@@ -166,11 +157,17 @@ impl Core {
         Ok(shares)
     }
 
-    /// GPUs and CPUs that guests hold, by rank of the cluster.
+    /// GPUs and CPUs that guests hold, by rank of the cluster. A rank that has nothing left of a guest
+    /// is free of it, whatever the others still look for.
     fn taken(&self, gang: &Gang) -> BTreeMap<u32, (u32, u32)> {
         let mut taken: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
         for (_, attempt) in self.guests_on(&gang.id) {
-            for share in attempt.guest.iter().flat_map(|guest| &guest.shares) {
+            let Some(guest) = &attempt.guest else { continue };
+            let swept = |share: &&GuestShare| {
+                guest.phase == GuestPhase::Sweeping
+                    && guest.done.contains(&MemberId::Rank(share.rank))
+            };
+            for share in guest.shares.iter().filter(|share| !swept(share)) {
                 let (gpus, cpus) = taken.entry(share.rank).or_default();
                 *gpus = gpus.saturating_add(share.gpus);
                 *cpus = cpus.saturating_add(share.cpus_milli);
@@ -193,7 +190,12 @@ impl Core {
     pub(super) fn desired_guests(&self, gang: &Gang) -> Vec<DesiredGuest> {
         let guests = self.guests_on(&gang.id).into_iter();
         let desired = guests.filter_map(|(job, attempt)| {
-            let secrets = self.secrets_of(&job)?;
+            let phase = attempt.guest.as_ref()?.phase;
+            // Once its entrypoint is to end, nobody needs them, and they may be deleted.
+            let secrets = match phase {
+                GuestPhase::Preparing | GuestPhase::Running => self.secrets_of(&job)?,
+                GuestPhase::Stopping | GuestPhase::Sweeping | GuestPhase::Over => Vec::new(),
+            };
             Some(DesiredGuest { job, attempt, secrets })
         });
         desired.collect()
@@ -257,6 +259,10 @@ impl Core {
         }
         let facts: BTreeMap<String, EntrypointFact> = facts.into_iter().collect();
         for (job, attempt) in self.guests_on(&gang.id) {
+            // Nobody was told to submit it yet.
+            if attempt.guest.as_ref().is_some_and(|guest| guest.phase == GuestPhase::Preparing) {
+                continue;
+            }
             let operation = Attempt::operation(&job.id, attempt.number);
             let outcome = match facts.get(&operation) {
                 None | Some(EntrypointFact::Waiting) => continue,
@@ -370,7 +376,8 @@ impl Core {
         self.put(Write::Attempt(Arc::new(attempt)), out);
     }
 
-    /// Ends a guest when every member that can answer has said that nothing of it is left.
+    /// Ends a guest when every member that can answer has said that nothing of it is left. One that
+    /// is lost is still asked when it comes back, and keeps its share until then.
     fn settle_guest(&mut self, id: &JobId, now: Timestamp, out: &mut Effects) {
         let Some(job) = self.jobs.get(id).cloned() else { return };
         let Some(attempt) = self.attempts.get(&(id.clone(), job.attempts)).cloned() else { return };
@@ -378,26 +385,40 @@ impl Core {
             return;
         };
         let Some(gang) = self.gangs.get(&job.gang).cloned() else { return };
-        let clean = gang.members.iter().all(|(member, state)| {
+        let (mut all_clean, mut job_done) = (true, true);
+        for (member, state) in &gang.members {
+            let clean = guest.done.contains(member) || !state.phase.holds_resources();
             let node = self.nodes.get(&state.node);
-            guest.done.contains(member)
-                || !state.phase.holds_resources()
-                || node.is_none_or(|n| n.reachability == Reachability::Lost || n.revoked)
-        });
-        if clean {
+            let lost = node.is_none_or(|n| n.reachability == Reachability::Lost || n.revoked);
+            all_clean &= clean;
+            job_done &= clean || lost;
+        }
+        // A new attempt may start only when nothing of this one is left anywhere.
+        let back_to_queue = job.outcome.as_ref().is_some_and(|o| o.terminal_state().is_none());
+        if all_clean {
             self.finish_guest(&job, &attempt, now, out);
+        } else if job_done && !back_to_queue {
+            self.end_guest_job(&job, now, out);
         }
     }
 
+    /// Nothing of the attempt is left on any node.
     fn finish_guest(&mut self, job: &Job, attempt: &Attempt, now: Timestamp, out: &mut Effects) {
         let Some(guest) = attempt.guest.clone() else { return };
         self.put_guest(attempt, guest.enters(GuestPhase::Over, now), out);
         if let Some(cluster) = &job.cluster {
             self.last_guest_ms.insert(cluster.clone(), now.boot_ms);
         }
-        let outcome = job.outcome.clone().unwrap_or(Outcome::Succeeded);
-        self.end_job(&job.id, &outcome, now, out);
+        self.end_guest_job(job, now, out);
         self.touch_gang(&job.gang, out);
+        self.ask_for_scheduling();
+    }
+
+    fn end_guest_job(&mut self, job: &Job, now: Timestamp, out: &mut Effects) {
+        if job.state == JobState::Stopping {
+            let outcome = job.outcome.clone().unwrap_or(Outcome::Succeeded);
+            self.end_job(&job.id, &outcome, now, out);
+        }
     }
 
     /// A cluster that ends takes its guests along.

@@ -121,8 +121,9 @@ fn guests_agree(core: &Core, found: &mut Vec<String>) {
                 matches!(phase, Some(GuestPhase::Stopping | GuestPhase::Sweeping))
             }
             JobState::Held => false,
+            // A lost node may still have something of it.
             JobState::Succeeded | JobState::Failed | JobState::Cancelled | JobState::Timeout => {
-                matches!(phase, None | Some(GuestPhase::Over))
+                matches!(phase, None | Some(GuestPhase::Sweeping | GuestPhase::Over))
             }
         };
         if !fits {
@@ -137,7 +138,10 @@ fn guests_agree(core: &Core, found: &mut Vec<String>) {
         {
             found.push(format!("guest: {} outlives its cluster", job.id));
         }
-        for share in &guest.shares {
+        let swept = |rank| {
+            guest.phase == GuestPhase::Sweeping && guest.done.contains(&MemberId::Rank(rank))
+        };
+        for share in guest.shares.iter().filter(|share| !swept(share.rank)) {
             *taken.entry((&job.gang, share.rank)).or_default() += share.gpus;
         }
     }

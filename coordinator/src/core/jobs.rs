@@ -169,6 +169,9 @@ impl Core {
                 return Core::reject(request, Rejected::NotGone, out);
             }
         }
+        if self.guests.get(&job.gang).is_some_and(|guests| guests.contains(id)) {
+            return Core::reject(request, Rejected::NotGone, out);
+        }
         let guests = self.jobs.values().filter(|guest| guest.cluster.as_ref() == Some(id)).count();
         if guests > 0 {
             return Core::reject(request, Rejected::HasGuests { jobs: guests }, out);

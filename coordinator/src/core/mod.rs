@@ -68,7 +68,7 @@ pub struct Core {
     pub(crate) queue: BTreeMap<Place, JobId>,
     pub(crate) live_jobs: BTreeSet<JobId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
-    /// Jobs that take a part of a standing cluster now, by its gang.
+    /// Jobs with an attempt that takes a part of a standing cluster, by its gang.
     pub(crate) guests: BTreeMap<GangId, BTreeSet<JobId>>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
@@ -110,10 +110,10 @@ impl Core {
                 } else {
                     self.live_jobs.insert(job.id.clone());
                 }
-                self.index_guest(&job);
                 self.jobs.insert(job.id.clone(), job);
             }
             Write::Attempt(attempt) => {
+                self.index_guest(&attempt);
                 self.attempts.insert((attempt.job.clone(), attempt.number), attempt);
             }
             Write::Gang(gang) => {

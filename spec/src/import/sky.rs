@@ -94,16 +94,27 @@ impl Task {
                 "run" => self.run = script(entry)?,
                 "envs" => self.envs(entry)?,
                 "secrets" => self.secrets(entry),
-                "workdir" => {
-                    let advice = "code is not sent yet: put it on a shared path, and write \
-                                  `workdir: /PATH`";
-                    self.draft.missed("workdir", &shown(entry), advice);
-                }
+                "workdir" => self.workdir(entry),
                 "file_mounts" | "volumes" => self.mounts(entry),
                 key => self.draft.missed(&error::shown(key), &shown(entry), "no counterpart"),
             }
         }
         Ok(())
+    }
+
+    /// A directory of the user is sent as code; a repository is nobody's directory yet.
+    fn workdir(&mut self, entry: &Entry) {
+        match &entry.node.value {
+            Value::Scalar(scalar) if !scalar.text.starts_with('~') => {
+                // A JSON string is a YAML string, whatever is in it.
+                let code = format!("{{snapshot: {}}}", serde_json::json!(scalar.text));
+                self.draft.top("code", &code, entry.node.pos);
+            }
+            _ => {
+                let advice = "write `code: {snapshot: DIR}` with a directory relative to the spec";
+                self.draft.missed("workdir", &shown(entry), advice);
+            }
+        }
     }
 
     fn resources(&mut self, entry: &Entry) -> Result<(), SpecErrors> {

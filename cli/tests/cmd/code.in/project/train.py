@@ -1,0 +1,2 @@
+import pkg.value
+print(pkg.value.VALUE)
