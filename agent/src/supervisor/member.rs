@@ -50,11 +50,18 @@ pub struct Member {
     pub ray: RayClusters,
     pub events: mpsc::Sender<SupervisorEvent>,
     pub stop: watch::Receiver<Option<StopOrder>>,
+    pub assignment: watch::Receiver<Arc<Assignment>>,
+    pub over: Arc<AtomicBool>,
+    progress: Progress,
+}
+
+/// A member's end of what its supervisor's handle of it holds.
+pub struct Reins {
+    pub stop: watch::Receiver<Option<StopOrder>>,
     /// The newest content of the plan's assignment.
     pub assignment: watch::Receiver<Arc<Assignment>>,
     /// Set before the end is reported: no byte is added to any log any more.
     pub over: Arc<AtomicBool>,
-    progress: Progress,
 }
 
 /// What has been learned and said so far.
@@ -107,9 +114,7 @@ impl Member {
         (nursery, code): (Arc<Nursery>, Code),
         ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
-        stop: watch::Receiver<Option<StopOrder>>,
-        assignment: watch::Receiver<Arc<Assignment>>,
-        over: Arc<AtomicBool>,
+        Reins { stop, assignment, over }: Reins,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
         let progress = Progress::default();

@@ -43,7 +43,7 @@ use tokio::time::Instant;
 pub use self::births::Nursery;
 use crate::code::Code;
 
-use self::member::Member;
+use self::member::{Member, Reins};
 pub use self::ray_state::RayClusters;
 use self::release::Archive;
 use self::spool::Spool;
@@ -190,9 +190,7 @@ impl Supervisor {
             (Arc::clone(&self.nursery), self.code.clone()),
             self.ray.clone(),
             self.events.clone(),
-            stop_receiver,
-            newest,
-            Arc::clone(&over),
+            Reins { stop: stop_receiver, assignment: newest, over: Arc::clone(&over) },
         );
         let task = spawn(member);
         self.members.insert(key, Handle { spool, assignment, stop, over, task });
