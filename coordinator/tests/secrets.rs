@@ -107,7 +107,7 @@ async fn a_value_is_what_a_variable_can_hold() {
     }
     let request = fixture.request(Method::PUT, "/api/v1/secrets/A", ALICE).body(vec![0xff]);
     assert_eq!(request.send().await.unwrap().status(), 422);
-    assert_eq!(set(&fixture, ADMIN, "/A?project=../x", "x").await, 422);
+    assert_eq!(set(&fixture, ADMIN, "/A?project=../x", "x").await, 400);
 }
 
 #[tokio::test]

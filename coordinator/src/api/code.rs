@@ -70,9 +70,10 @@ pub(super) struct AddedChunks {
 
 /// Says which chunks of a tree the project does not have.
 #[utoipa::path(post, path = "/api/v1/code/missing", params(CodeParams),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream",
+    request_body(content_type = "application/octet-stream",
         description = "The list of the tree's files, at most 16 MiB"),
-    responses((status = 200, body = MissingChunks), (status = 403, response = Problem)))]
+    responses((status = 200, body = MissingChunks), (status = 403, response = Problem),
+        (status = 503, response = Problem)))]
 pub(super) async fn missing_chunks(
     State(shared): App,
     Caller(principal): Caller,
@@ -92,10 +93,10 @@ pub(super) async fn missing_chunks(
 
 /// Stores chunks; they are durable when this answers.
 #[utoipa::path(put, path = "/api/v1/code/chunks", params(CodeParams),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream",
+    request_body(content_type = "application/octet-stream",
         description = "Per chunk its length as 4 bytes, big endian, then its bytes; at most 8 MiB"),
     responses((status = 200, body = AddedChunks), (status = 403, response = Problem),
-        (status = 507, response = Problem)))]
+        (status = 503, response = Problem), (status = 507, response = Problem)))]
 pub(super) async fn put_chunks(
     State(shared): App,
     Caller(principal): Caller,
@@ -117,11 +118,11 @@ pub(super) async fn put_chunks(
 /// Keeps a tree whose chunks are all there. It is durable when this answers, and never changes.
 #[utoipa::path(put, path = "/api/v1/code/trees/{tree}",
     params(CodeParams, ("tree" = String, Path, description = "`blake3:` and 64 digits")),
-    request_body(content = Vec<u8>, content_type = "application/octet-stream",
+    request_body(content_type = "application/octet-stream",
         description = "The list of the tree's files, at most 16 MiB"),
     responses((status = 201, body = TreeView), (status = 200, body = TreeView),
         (status = 403, response = Problem), (status = 409, response = Problem),
-        (status = 507, response = Problem)))]
+        (status = 503, response = Problem), (status = 507, response = Problem)))]
 pub(super) async fn put_tree(
     State(shared): App,
     Caller(principal): Caller,
@@ -164,10 +165,10 @@ pub(super) async fn get_tree(
 
 /// Makes a tree of a zip archive, with every check of its entries. Nothing of it is executed.
 #[utoipa::path(post, path = "/api/v1/code/zip", params(CodeParams),
-    request_body(content = Vec<u8>, content_type = "application/zip",
+    request_body(content_type = "application/zip",
         description = "The archive, at most 512 MiB"),
     responses((status = 201, body = TreeView), (status = 403, response = Problem),
-        (status = 507, response = Problem)))]
+        (status = 503, response = Problem), (status = 507, response = Problem)))]
 pub(super) async fn post_zip(
     State(shared): App,
     Caller(principal): Caller,
@@ -229,7 +230,7 @@ pub(super) fn no_such_code(tree: Hash) -> ApiError {
 fn project(principal: &Principal, action: Action, params: CodeParams) -> Result<String, ApiError> {
     let project = params.project.unwrap_or_else(|| principal.project.clone());
     authorize(principal, action, &Object::Project(&project))?;
-    check_word("project", &project)?;
+    check_word(BAD_PARAMETER, "project", &project)?;
     Ok(project)
 }
 

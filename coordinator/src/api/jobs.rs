@@ -300,7 +300,8 @@ fn page_start(token: &str) -> Result<u64, ApiError> {
 /// One job with its attempts, members and history.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}",
     params(("id" = String, Path, description = "Id, name, beginning of an id, or `@last`")),
-    responses((status = 200, body = JobView), (status = 404, response = Problem)))]
+    responses((status = 200, body = JobView), (status = 404, response = Problem),
+        (status = 409, response = Problem)))]
 pub(super) async fn get_job(
     State(shared): App,
     Caller(principal): Caller,

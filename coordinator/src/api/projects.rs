@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_BODY, Problem};
+use super::error::{ApiError, BAD_BODY, BAD_PARAMETER, Problem};
 use super::jobs::done;
 use super::tokens::check_word;
 use super::{App, Selector, read_json};
@@ -77,7 +77,7 @@ pub(super) async fn set_project(
     body: Body,
 ) -> Result<StatusCode, ApiError> {
     authorize(&principal, Action::ManageProjects, &Object::Project(&name))?;
-    check_word("project", &name)?;
+    check_word(BAD_PARAMETER, "project", &name)?;
     let body: Option<ProjectBody> = read_json(body).await?;
     let Some(ProjectBody { max_priority }) = body else {
         return Err(ApiError::new(BAD_BODY, "the body is empty")

@@ -76,7 +76,7 @@ pub(super) async fn list_secrets(
     request_body(content = String, content_type = "text/plain",
         description = "The value: 1 to 65536 bytes of UTF-8 text without NUL, kept as it is"),
     responses((status = 204), (status = 403, response = Problem), (status = 413, response = Problem),
-        (status = 422, response = Problem)))]
+        (status = 422, response = Problem), (status = 507, response = Problem)))]
 pub(super) async fn set_secret(
     State(shared): App,
     Caller(principal): Caller,
@@ -129,7 +129,7 @@ pub(super) async fn delete_secret(
 fn project(principal: &Principal, params: SecretParams) -> Result<String, ApiError> {
     let project = params.project.unwrap_or_else(|| principal.project.clone());
     authorize(principal, Action::ManageSecrets, &Object::Project(&project))?;
-    check_word("project", &project)?;
+    check_word(BAD_PARAMETER, "project", &project)?;
     Ok(project)
 }
 

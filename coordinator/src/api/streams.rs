@@ -102,7 +102,8 @@ pub(super) struct EndEvent {
         FollowParams,
         ("Last-Event-ID" = Option<u64>, Header, description = "Offset of the next byte")),
     responses((status = 200, body = LogEvent, content_type = "text/event-stream"),
-        (status = 404, response = Problem), (status = 503, response = Problem)))]
+        (status = 404, response = Problem), (status = 409, response = Problem),
+        (status = 503, response = Problem)))]
 pub(super) async fn follow_logs(
     State(shared): App,
     Caller(principal): Caller,

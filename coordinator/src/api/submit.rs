@@ -54,9 +54,12 @@ pub(super) struct SubmitParams {
     responses(
         (status = 201, body = JobAnswer),
         (status = 200, body = JobAnswer),
+        (status = 404, response = Problem),
         (status = 409, response = Problem),
         (status = 413, response = Problem),
-        (status = 422, response = Problem)))]
+        (status = 415, response = Problem),
+        (status = 422, response = Problem),
+        (status = 503, response = Problem)))]
 pub(super) async fn submit_job(
     State(shared): App,
     Caller(principal): Caller,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_BODY, Problem, quoted};
+use super::error::{ApiError, BAD_BODY, Kind, Problem, quoted};
 use super::jobs::done;
 use super::{App, Selector, Shared, read_json};
 use crate::core::credential::{ApiTokenRecord, JoinTokenRecord, Principal, Role};
@@ -214,7 +214,7 @@ async fn join_token(
         return Err(bad(format!("ttl_s is {ttl_s}"), hint));
     }
     if let Some(pool) = &pool {
-        check_word("pool", pool)?;
+        check_word(BAD_BODY, "pool", pool)?;
     }
     let created = Timestamp::now();
     let token = JoinToken {
@@ -245,9 +245,9 @@ async fn api_token(
     stands_for: Principal,
     ttl_s: Option<u64>,
 ) -> Result<TokenAnswer, ApiError> {
-    check_word("name", name)?;
-    check_word("user", &stands_for.user)?;
-    check_word("project", &stands_for.project)?;
+    check_word(BAD_BODY, "name", name)?;
+    check_word(BAD_BODY, "user", &stands_for.user)?;
+    check_word(BAD_BODY, "project", &stands_for.project)?;
     if let Some(ttl_s) = ttl_s.filter(|ttl_s| !API_TTL_S.contains(ttl_s)) {
         let hint = format!("use {} to {} seconds", API_TTL_S.start(), API_TTL_S.end());
         return Err(bad(format!("ttl_s is {ttl_s}"), hint));
@@ -271,16 +271,14 @@ async fn api_token(
 }
 
 /// Names of people and things: what is safe in a path, a list and a terminal.
-pub(super) fn check_word(what: &str, text: &str) -> Result<(), ApiError> {
+pub(super) fn check_word(kind: Kind, what: &str, text: &str) -> Result<(), ApiError> {
     let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@');
     if first && text.len() <= 63 && text.bytes().all(plain) {
         return Ok(());
     }
-    Err(bad(
-        format!("{what} is {}", quoted(text)),
-        "use 1 to 63 characters of A-Z a-z 0-9 - _ . @, the first a letter or a digit".to_owned(),
-    ))
+    Err(ApiError::new(kind, format!("{what} is {}", quoted(text)))
+        .hint("use 1 to 63 characters of A-Z a-z 0-9 - _ . @, the first a letter or a digit"))
 }
 
 fn bad(detail: String, hint: String) -> ApiError {
