@@ -135,7 +135,7 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
     let has_head = gang.members_on(node).any(|(id, _)| id == MemberId::Head);
     let has_rank_zero = gang.members_on(node).any(|(id, _)| id == MemberId::Rank(0));
     let entrypoint = Entrypoint {
-        operation: Attempt::operation(&job.id, gang.attempt),
+        operation: job.operation(gang.attempt),
         argv: arguments(request),
         driver: job::DRIVER_MEMBER,
     };
@@ -221,7 +221,7 @@ fn guests_on(
             | GuestPhase::Over => continue,
         };
         listed.push(GuestAssignment {
-            operation: Attempt::operation(&job.id, attempt.number),
+            operation: job.operation(attempt.number),
             job: job.id.clone(),
             attempt: attempt.number,
             ranks: guest.shares.iter().map(|share| share.rank).collect(),

@@ -194,14 +194,18 @@ fn allowed(
         directory.strip_prefix(*root).is_some_and(|rest| rest.starts_with('/') && rest.len() > 1)
     };
     if plain && directory.starts_with('/') && roots.iter().any(below) {
+        // One root may lie in another: the innermost counts.
+        let innermost = roots.iter().filter(|root| below(root)).max_by_key(|root| root.len());
         let shared = rules.shared_root.as_deref().map(trimmed);
-        let extra = rules.extra_roots.iter().map(|root| trimmed(root)).any(|root| below(&root));
-        let rest = shared.filter(|_| !extra).and_then(|root| directory.strip_prefix(root));
-        let parts: Vec<&str> = rest.into_iter().flat_map(|rest| rest.split('/').skip(1)).collect();
-        if rest.is_none() || asker.owns(&parts, purpose) {
+        let Some(root) = innermost.filter(|root| shared == Some(**root)) else {
+            return Ok(directory.to_owned());
+        };
+        let rest = directory.strip_prefix(root).unwrap_or_default();
+        let parts: Vec<&str> = rest.split('/').skip(1).collect();
+        if asker.owns(&parts, purpose) {
             return Ok(directory.to_owned());
         }
-        return Err(not_yours(directory, asker, shared.unwrap_or(""), pointer, purpose));
+        return Err(not_yours(directory, asker, root, pointer, purpose));
     }
     let message = format!("`{directory}` is not below a directory that jobs may use");
     let hint =
@@ -331,6 +335,16 @@ mod tests {
             assert!(hint.contains("/mnt/shared/projects/rlhf, /mnt/shared/users/alice"), "{hint}");
             assert_eq!(refused(&directory, &admin), None, "{other}");
         }
+        let around = PathRules {
+            shared_root: Some("/mnt/shared".to_owned()),
+            extra_roots: vec!["/mnt".to_owned(), "/mnt/shared/free".to_owned()],
+        };
+        let resolves = |dir: &str| {
+            let spec = spec(Some(dir));
+            resolve_paths(&spec, &alice(&job), &around).is_ok()
+        };
+        assert!(resolves("/mnt/x") && resolves("/mnt/shared/free/x"));
+        assert!(!resolves("/mnt/shared/users/bob/x"), "the outer root opens nothing");
         let code = |path: &str| {
             let text = format!("run: x\ncode: {{path: {path}}}");
             let spec = gangline_spec::parse_resolved(&text).unwrap();

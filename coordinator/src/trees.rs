@@ -25,6 +25,8 @@ pub use unzip::ZipProblem;
 
 /// Bytes of all chunks of all projects; chunks and trees, which are indexed in memory; packs.
 pub const MAX_TOTAL_BYTES: u64 = 64 << 30;
+/// Bytes of the chunks of one project, so that none takes the room of all.
+pub const MAX_PROJECT_BYTES: u64 = 16 << 30;
 pub const MAX_CHUNKS: usize = 4 << 20;
 pub const MAX_TREES: usize = 64 << 10;
 pub const MAX_PACKS: usize = 256 << 10;
@@ -87,6 +89,7 @@ struct Project {
     packs: Vec<Arc<PathBuf>>,
     chunks: HashMap<Hash, Place>,
     trees: HashSet<Hash>,
+    bytes: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -107,6 +110,7 @@ impl Index {
         for row in rows {
             let place = Place { pack: number, offset: row.offset, bytes: row.bytes };
             self.bytes = self.bytes.saturating_add(row.bytes.into());
+            of.bytes = of.bytes.saturating_add(row.bytes.into());
             self.chunks += usize::from(of.chunks.insert(row.hash, place).is_none());
         }
     }
@@ -211,7 +215,9 @@ impl Trees {
                 }
             }
             let bytes: u64 = new.iter().map(|(_, chunk)| chunk.len() as u64).sum();
+            let of_project = have.map_or(0, |have| have.bytes);
             let full = index.bytes.saturating_add(bytes) > MAX_TOTAL_BYTES
+                || of_project.saturating_add(bytes) > MAX_PROJECT_BYTES
                 || index.chunks + new.len() > MAX_CHUNKS
                 || index.packs >= MAX_PACKS;
             if full && !new.is_empty() {

@@ -36,9 +36,14 @@ fn part(fleet: &Fleet, id: &str) -> Guest {
     attempt.unwrap().guest.clone().unwrap()
 }
 
+fn operation(fleet: &Fleet, id: &str) -> String {
+    let job = fleet.job(id);
+    job.operation(job.attempts)
+}
+
 /// What the head says of a guest's entrypoint, and what follows.
 fn says(fleet: &mut Fleet, id: &str, fact: EntrypointFact) {
-    let operation = format!("{id}-{}", fleet.job(id).attempts);
+    let operation = operation(fleet, id);
     fleet.agents.get_mut("h").unwrap().entrypoints.insert(operation, fact);
     fleet.settle();
 }
@@ -123,15 +128,16 @@ fn stopping_a_guest_stops_nothing_else() {
     fleet.stop("j1");
     assert_eq!(fleet.state("j1"), JobState::Stopping);
     assert_eq!(part(&fleet, "j1").phase, GuestPhase::Stopping);
+    let stopped = operation(&fleet, "j1");
     // The model's entrypoints say once what they are told; a real one changes its state.
     for agent in fleet.agents.values_mut() {
-        agent.entrypoints.remove("j1-1");
+        agent.entrypoints.remove(&stopped);
     }
     fleet.settle();
     assert_eq!(fleet.state("j1"), JobState::Cancelled);
     assert_eq!((fleet.state("j2"), fleet.state("c")), (JobState::Running, JobState::Running));
     let left: Vec<_> = fleet.agents["h"].guest_processes.iter().cloned().collect();
-    assert_eq!(left, ["j2-1"]);
+    assert_eq!(left, [operation(&fleet, "j2")]);
 }
 
 #[test]
@@ -211,7 +217,10 @@ fn a_lost_node_holds_no_guest_back() {
     // It is asked all the same when it comes back, and until then the job is not forgotten.
     assert_eq!(part(&fleet, "j1").phase, GuestPhase::Sweeping);
     assert_eq!(fleet.delete("j1"), Answer::Rejected(Rejected::NotGone));
-    assert!(!fleet.agents["b"].guest_processes.contains("j1-1"), "it ran on the other node");
+    assert!(
+        !fleet.agents["b"].guest_processes.contains(&operation(&fleet, "j1")),
+        "it ran on the other node"
+    );
     fleet.connect("b");
     fleet.settle();
     assert_eq!(part(&fleet, "j1").phase, GuestPhase::Over);
@@ -224,11 +233,12 @@ fn a_lost_node_keeps_its_share_of_a_guest_until_it_is_back() {
     fleet.submit("j1", &guest(4).replace("gpus_per_node: 4", "nnodes: 2, gpus_per_node: 4"));
     fleet.settle();
     says(&mut fleet, "j1", EntrypointFact::Running);
-    assert!(fleet.agents["b"].guest_processes.contains("j1-1"));
+    assert!(fleet.agents["b"].guest_processes.contains(&operation(&fleet, "j1")));
     fleet.disconnect("b");
     fleet.beat(40);
     fleet.stop("j1");
-    fleet.agents.get_mut("h").unwrap().entrypoints.remove("j1-1");
+    let stopped = operation(&fleet, "j1");
+    fleet.agents.get_mut("h").unwrap().entrypoints.remove(&stopped);
     fleet.settle();
     assert_eq!(fleet.state("j1"), JobState::Cancelled);
     // The rank that is clean is free, the other one is not.
@@ -236,10 +246,13 @@ fn a_lost_node_keeps_its_share_of_a_guest_until_it_is_back() {
     fleet.submit("two", &guest(4));
     assert_eq!(part(&fleet, "one").shares[0].rank, 0);
     assert_eq!(fleet.state("two"), JobState::Pending);
-    assert!(fleet.agents["b"].guest_processes.contains("j1-1"), "nobody could tell it");
+    assert!(
+        fleet.agents["b"].guest_processes.contains(&operation(&fleet, "j1")),
+        "nobody could tell it"
+    );
     fleet.connect("b");
     fleet.settle();
-    assert!(!fleet.agents["b"].guest_processes.contains("j1-1"));
+    assert!(!fleet.agents["b"].guest_processes.contains(&operation(&fleet, "j1")));
     assert_eq!(fleet.state("two"), JobState::Starting);
 }
 
@@ -320,4 +333,43 @@ fn a_drained_node_takes_the_cluster_back_to_the_queue_and_its_jobs_with_it() {
     assert_eq!((fleet.state("c"), fleet.state("j1")), (JobState::Running, JobState::Starting));
     says(&mut fleet, "j1", EntrypointFact::Running);
     assert_eq!((fleet.state("j1"), fleet.job("j1").attempts), (JobState::Running, 2));
+}
+
+#[test]
+fn an_id_that_is_used_again_is_another_job_for_ray() {
+    let mut fleet = standing();
+    fleet.submit("j1", &guest(2));
+    fleet.settle();
+    says(&mut fleet, "j1", EntrypointFact::Succeeded);
+    assert_eq!(fleet.delete("j1"), Answer::Deleted { gang: None });
+    // Ray still knows the end of the first one.
+    fleet.submit("j1", &guest(2));
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Starting);
+    says(&mut fleet, "j1", EntrypointFact::Running);
+    assert_eq!(fleet.state("j1"), JobState::Running);
+}
+
+#[test]
+fn a_rank_whose_node_takes_nothing_new_gets_no_guest() {
+    let mut fleet = standing();
+    fleet.maintain("a", Maintenance::Drain { why: "fan".into(), deadline_ms: None });
+    fleet.submit("j1", &guest(1));
+    assert_eq!(part(&fleet, "j1").shares[0].rank, 1);
+    fleet.submit("j2", &guest(4));
+    let reason = fleet.job("j2").reason.clone();
+    assert!(reason.ends_with("and 3 GPUs are free, 1 node takes nothing new"), "{reason}");
+}
+
+#[test]
+fn a_guest_that_can_never_fit_holds_nobody_back() {
+    let mut fleet = standing();
+    let huge = "{name: g, cluster: dev, resources: {cpus_per_node: 500}, command: [x]}";
+    fleet.submit("huge", huge);
+    assert_eq!(
+        fleet.job("huge").reason,
+        "needs 1 node with 500 CPUs; cluster dev has 0 that large"
+    );
+    fleet.submit("j1", &guest(1));
+    assert_eq!(fleet.state("j1"), JobState::Starting);
 }

@@ -167,7 +167,8 @@ fn entrypoints_move(fleet: &mut Fleet, jobs: &[String], random: &mut Random) {
         false => starting.get(random.below(starting.len() as u64) as usize).copied(),
     };
     if let Some(id) = some {
-        let operation = format!("{id}-{}", fleet.job(id).attempts);
+        let job = fleet.job(id);
+        let operation = job.operation(job.attempts);
         let fact = match random.below(3) {
             0 => EntrypointFact::Running,
             1 => EntrypointFact::Succeeded,

@@ -62,6 +62,23 @@ print("driver", WORD, open("data.txt").read(), "actor", ray.get(Actor.remote().t
 open("written.txt", "w").write(WORD)
 "#;
 
+/// Leaves a detached actor that notes the id of each process that it is.
+const DETACHED: &str = r#"
+import os, ray, sys
+
+@ray.remote(max_restarts=-1, lifetime="detached", name="stays", namespace="stays")
+class Stays:
+    def __init__(self, path):
+        with open(path, "a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    def ready(self):
+        return True
+
+ray.init()
+ray.get(Stays.remote(sys.argv[1]).ready.remote())
+"#;
+
 /// What the jobs of these tests share.
 struct Scene {
     fleet: Fleet,
@@ -225,6 +242,24 @@ async fn a_job_that_fails_or_cannot_start_fails_alone() -> TestResult {
     let failed = scene.api.wait_job(&blocked, &["FAILED"], RAY).await?;
     let reason = failed["reason"].as_str().context("reason")?;
     ensure!(reason.contains("make directory") && reason.contains("blocked"), "{reason}");
+
+    // An actor that outlives its driver and that Ray starts anew goes with the job as well.
+    let program = scene.fleet.path("detached.py");
+    std::fs::write(&program, DETACHED)?;
+    let pids = scene.fleet.path("pids");
+    let detached = json!({"cluster": "dev", "command": ["python", program, pids]});
+    let detached = scene.api.submit(&detached.to_string()).await?;
+    scene.api.wait_job(&detached, &["SUCCEEDED"], RAY).await?;
+    // Ray starts it anew for as long as it likes; none lives long.
+    let until = Instant::now() + SHORT;
+    loop {
+        let started = std::fs::read_to_string(&pids)?;
+        ensure!(started.lines().count() >= 1, "the actor ran");
+        let lives = |pid: &&str| Path::new("/proc").join(pid).exists();
+        let Some(living) = started.lines().find(lives) else { break };
+        ensure!(Instant::now() < until, "{living} of {started:?} lives");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 
     // The end of the cluster is the end of what runs on it.
     let long = scene.api.submit(&run("sleep 600", "")).await?;

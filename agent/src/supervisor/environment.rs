@@ -112,8 +112,8 @@ fn put_first(env: &mut Environment, directory: &str) {
     env.insert("PYTHONPATH".to_owned(), path);
 }
 
-/// What every process below an entrypoint carries.
-pub fn attempt_mark(job: &JobId, attempt: u32) -> String {
+/// What every process below the gang's own entrypoint carries; a guest's has its operation instead.
+fn attempt_mark(job: &JobId, attempt: u32) -> String {
     format!("{job}:{attempt}")
 }
 

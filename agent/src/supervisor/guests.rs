@@ -4,7 +4,7 @@
 //! Orders come with the gang's assignment, again and again; each is carried out once per agent.
 //! Doing it twice, after a restart of the agent, changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::Discriminant;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use gangline_common::wire::v1::{
 use rustix::process::Signal;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::births::Nursery;
 use super::files::{self, LogCopy, Request};
 use super::process;
 use super::spool::Spool;
-use super::{MemberPlan, SupervisorEvent, command, environment};
+use super::{MemberPlan, SupervisorEvent, command};
 use crate::code::{Code, Wish};
 
 /// How long the directories of a guest may take below the shared root.
@@ -39,7 +39,11 @@ const STUBBORN_PAUSE: Duration = Duration::from_secs(2);
 const STUBBORN: Duration = Duration::from_secs(60);
 /// Looks in a row that must find nothing: a process that is just executing a new program shows no
 /// environment for a moment.
-const CLEAN_LOOKS: u32 = 2;
+const CLEAN_LOOKS: u32 = 5;
+/// Ray may start an actor anew long after its job has ended; what has come back is killed this often.
+const AFTERMATH: Duration = Duration::from_secs(5);
+/// Ended attempts that are looked after, the newest.
+const LOOKED_AFTER: usize = 256;
 /// Driver logs of ended guests that are kept in Ray's directory; the coordinator has them long
 /// before so many others have run.
 const KEPT_LOGS: usize = 32;
@@ -60,6 +64,10 @@ impl Guests {
         // By operation, the kind of the newest order that was begun.
         let mut begun: BTreeMap<String, Discriminant<GuestOrder>> = BTreeMap::new();
         let mut work: JoinSet<(String, GuestState)> = JoinSet::new();
+        // Each is the mark of one attempt, and no other ever has it.
+        let mut ended: VecDeque<String> = VecDeque::new();
+        let mut aftermath = tokio::time::interval(AFTERMATH);
+        aftermath.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let assignment = Arc::clone(&self.assignment.borrow_and_update());
             begun.retain(|operation, _| {
@@ -75,8 +83,13 @@ impl Guests {
                 changed = self.assignment.changed() => if changed.is_err() {
                     return;
                 },
+                _ = aftermath.tick(), if !ended.is_empty() => look_after(&ended).await,
                 Some(done) = work.join_next() => match done {
                     Ok((operation, state)) => {
+                        if matches!(state, GuestState::Swept { .. }) {
+                            ended.push_back(operation.clone());
+                            ended.drain(..ended.len().saturating_sub(LOOKED_AFTER));
+                        }
                         let key = self.plan.key.clone();
                         let event = SupervisorEvent::GuestChanged { key, operation, state };
                         if self.events.send(event).await.is_err() {
@@ -114,7 +127,7 @@ impl Guests {
             GuestOrder::Sweep { log_directory } => {
                 let kept = assignment.guests.iter().map(|guest| guest.operation.clone()).collect();
                 let sweep = Sweep {
-                    mark: environment::attempt_mark(&guest.job, guest.attempt),
+                    mark: guest.operation.clone(),
                     spool: Arc::clone(&self.spool),
                     nursery: Arc::clone(&self.nursery),
                     copy: log_directory.as_ref().map(|directory| LogCopy {
@@ -235,9 +248,27 @@ impl Sweep {
     }
 }
 
+/// Kills what has come back of attempts that have ended.
+async fn look_after(ended: &VecDeque<String>) {
+    let marks: BTreeSet<String> = ended.iter().cloned().collect();
+    let looked = tokio::task::spawn_blocking(move || {
+        for id in process::with_any_environment(ATTEMPT_MARK_VARIABLE, &marks) {
+            tracing::warn!(pid = id.pid, "Ray has started a process of an ended job anew; killed");
+            if let Err(error) = process::send(id, Signal::KILL) {
+                tracing::warn!(pid = id.pid, %error, "a process cannot be killed");
+            }
+        }
+    });
+    if let Err(error) = looked.await {
+        tracing::error!(%error, "a look for processes failed");
+    }
+}
+
 /// Counts the processes that carry the mark, and signals each. Blocks while `/proc` is read.
 fn look(mark: &str, signal: Option<Signal>) -> usize {
-    let found = process::with_environment(ATTEMPT_MARK_VARIABLE, mark);
+    let mut found = process::with_environment(ATTEMPT_MARK_VARIABLE, mark);
+    // A worker of Ray that starts has its environment as JSON among its arguments first.
+    found.extend(process::with_argument(&format!("\"{ATTEMPT_MARK_VARIABLE}\": \"{mark}\"")));
     for &id in &found {
         let Some(signal) = signal else { continue };
         if let Err(error) = process::send(id, signal) {

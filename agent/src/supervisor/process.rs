@@ -97,6 +97,25 @@ pub fn with_environment(variable: &str, value: &str) -> BTreeSet<ProcessId> {
     select(|pid| environment_has(pid, |candidate| candidate == entry.as_bytes()))
 }
 
+/// Living processes, other than the caller, with `text` in one of their arguments.
+pub fn with_argument(text: &str) -> BTreeSet<ProcessId> {
+    let holds = |argument: &[u8]| argument.windows(text.len()).any(|part| part == text.as_bytes());
+    select(|pid| {
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        !text.is_empty() && arguments.split(|byte| *byte == 0).any(holds)
+    })
+}
+
+/// Living processes, other than the caller, that carry `variable` with one of `values`.
+pub fn with_any_environment(variable: &str, values: &BTreeSet<String>) -> BTreeSet<ProcessId> {
+    let prefix = format!("{variable}=");
+    let holds = |entry: &[u8]| {
+        let value = entry.strip_prefix(prefix.as_bytes());
+        value.is_some_and(|value| values.iter().any(|known| known.as_bytes() == value))
+    };
+    select(|pid| environment_has(pid, holds))
+}
+
 /// Living processes, other than the caller, that carry `variable=value` and any `other=...`.
 pub fn with_environment_and(variable: &str, value: &str, other: &str) -> BTreeSet<ProcessId> {
     let prefix = format!("{other}=");

@@ -158,6 +158,11 @@ pub struct Job {
     pub driver_exit_code: Option<i32>,
 }
 
+#[derive(Deserialize)]
+struct StopAnswer {
+    stopped: bool,
+}
+
 #[derive(Debug, Clone, Deserialize)]
 pub struct DriverInfo {
     pub node_ip_address: Option<String>,
@@ -243,9 +248,11 @@ impl RayApi {
     }
 
     /// Asks Ray to stop a job: SIGTERM, and SIGKILL after the grace that `ray start` was given.
-    pub async fn stop(&self, operation: &str) -> Result<(), RayApiError> {
+    pub async fn stop(&self, operation: &str) -> Result<bool, RayApiError> {
         let path = format!("/api/jobs/{operation}/stop");
-        self.send(Method::POST, &path, None, POLL_TIMEOUT).await.map(drop)
+        let body = self.send(Method::POST, &path, None, POLL_TIMEOUT).await?;
+        let answer: StopAnswer = serde_json::from_slice(&body)?;
+        Ok(answer.stopped)
     }
 
     async fn get<T: for<'a> Deserialize<'a>>(&self, path: &str) -> Result<T, RayApiError> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_common::ids::{MemberId, MemberKey};
+use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MemberId, MemberKey};
 use gangline_common::wire::v1::{
     Argument, Assignment, Entrypoint, EntrypointReport, EntrypointState, GangReport,
     GuestAssignment, GuestJob, GuestOrder, RayCluster, RayDriver, RayNode,
@@ -43,6 +43,8 @@ struct Task {
     assignment: Arc<Assignment>,
     argv: Vec<Argument>,
     driver: MemberId,
+    /// Of the attempt, when it is a guest's: no other job of this cluster ever has it.
+    mark: Option<String>,
     /// Where the entrypoint starts, when not where Ray's workers do.
     directory: Option<String>,
 }
@@ -54,6 +56,7 @@ impl Task {
             assignment: Arc::clone(assignment),
             argv: entrypoint.argv.clone(),
             driver: entrypoint.driver,
+            mark: None,
             directory: None,
         }
     }
@@ -65,6 +68,7 @@ impl Task {
             operation: guest.operation.clone(),
             argv: job.argv.clone(),
             driver: guest.driver(),
+            mark: Some(guest.operation.clone()),
             directory: job.workdir.clone().or_else(work),
             assignment: Arc::new(own),
         }
@@ -281,7 +285,7 @@ impl RayWatch {
                 tracked.status = Some(job.status.clone());
                 tracked.state = state_of(&job, &self.nodes, &self.plan.key);
                 if stopping && !tracked.is_over() && !tracked.stop_sent {
-                    tracked.stop_sent = self.api.stop(&operation).await.is_ok();
+                    tracked.stop_sent = matches!(self.api.stop(&operation).await, Ok(true));
                 }
             }
             // Ray has lost what it had accepted. Only its answer about the job counts, and it may
@@ -435,6 +439,10 @@ fn submission(task: &Task) -> Result<Submission, Unwritable> {
         let before = IN_DIRECTORY.map(str::to_owned).into_iter().chain([directory.clone()]);
         argv = before.chain(argv).collect();
     }
+    let mut env_vars = environment::entrypoint(&task.assignment);
+    if let Some(mark) = &task.mark {
+        env_vars.insert(ATTEMPT_MARK_VARIABLE.to_owned(), mark.clone());
+    }
     let mut entrypoint_resources = BTreeMap::new();
     if let MemberId::Rank(rank) = task.driver {
         entrypoint_resources.insert(rank_resource(rank), DRIVER_SHARE);
@@ -446,7 +454,7 @@ fn submission(task: &Task) -> Result<Submission, Unwritable> {
     Ok(Submission {
         entrypoint: shell_line(&argv)?,
         submission_id: task.operation.clone(),
-        runtime_env: RuntimeEnv { env_vars: environment::entrypoint(&task.assignment) },
+        runtime_env: RuntimeEnv { env_vars },
         entrypoint_resources,
         metadata,
     })

@@ -146,7 +146,7 @@ fn source(job: &Job, attempt: &Attempt, member: Option<MemberId>) -> Source {
             Source { key: key(MemberId::Rank(0)), file: OUTPUT.to_owned() }
         }
         (None, Launcher::Ray) => {
-            let file = format!("driver-{}", Attempt::operation(&attempt.job, attempt.number));
+            let file = format!("driver-{}", job.operation(attempt.number));
             let member = attempt.guest.as_ref().map_or(DRIVER_MEMBER, |guest| guest.driver());
             Source { key: key(member), file }
         }
@@ -182,6 +182,8 @@ fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted
                 // Its cluster stands. Without a length its Ray driver never ran.
                 Some(guest) => match guest.log_bytes {
                     Some(bytes) => Rest::EndsAt(bytes),
+                    // The member that ran it was lost, and has not said how long it is.
+                    None if guest.is_live() && !guest.done.contains(&driver) => Rest::MayCome,
                     None => Rest::Ended { complete: true },
                 },
             }
@@ -239,7 +241,7 @@ pub(super) struct LogParams {
             ("x-gangline-total-bytes" = u64, description = "Length so far"),
             ("x-gangline-complete" = bool,
                 description = "The job has ended and this is the end of its log"))),
-        (status = 404, response = Problem)))]
+        (status = 404, response = Problem), (status = 409, response = Problem)))]
 pub(super) async fn get_logs(
     State(shared): App,
     Caller(principal): Caller,

@@ -166,8 +166,8 @@ impl Core {
         if self.is_cluster(&gang.job) {
             return self.apply_cluster_facts(&gang, facts.ready, facts.entrypoints, now, out);
         }
-        let operation = Attempt::operation(&gang.job, gang.attempt);
-        let fact = facts.entrypoints.into_iter().find(|(id, _)| *id == operation);
+        let operation = self.jobs.get(&gang.job).map(|job| job.operation(gang.attempt));
+        let fact = facts.entrypoints.into_iter().find(|(id, _)| Some(id) == operation.as_ref());
         let fact = fact.map(|(_, fact)| fact);
         // An entrypoint that has run says that the cluster was ready, even if it is not any more.
         let was_ready = facts.ready || !matches!(fact, None | Some(EntrypointFact::Waiting));
@@ -383,7 +383,9 @@ impl Core {
         for id in self.live_gangs(GangState::Starting) {
             let Some(gang) = self.gangs.get(&id).cloned() else { continue };
             let Some(job) = self.jobs.get(&gang.job).cloned() else { continue };
-            let waited = now.boot_ms.saturating_sub(gang.since.boot_ms);
+            // While the coordinator was away nobody could tell it anything.
+            let since = gang.since.boot_ms.max(self.started_ms);
+            let waited = now.boot_ms.saturating_sub(since);
             let silent: BTreeSet<NodeId> = gang
                 .members
                 .values()

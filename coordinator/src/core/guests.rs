@@ -96,25 +96,27 @@ impl Core {
 
     // ------------------------------------------------------------ start
 
-    /// The ranks that a guest gets, or why it waits. Ranks with the fewest free GPUs come first, so
+    /// The ranks that a guest gets, or why it waits, and whether that holds back those behind it. Ranks with the fewest free GPUs come first, so
     /// that whole ones stay free for guests that need them.
     pub(super) fn guest_shares(
         &self,
         job: &Job,
         cluster: &JobId,
-    ) -> Result<Vec<GuestShare>, String> {
+    ) -> Result<Vec<GuestShare>, Waits> {
         let Some(cluster) = self.jobs.get(cluster) else {
-            return Err("its cluster is gone".to_owned());
+            return Err(Waits::for_room("its cluster is gone"));
         };
         let name = &cluster.request.name;
         let gang = self.gangs.get(&cluster.gang).filter(|gang| gang.state == GangState::Ready);
         let (JobState::Running, Some(gang)) = (cluster.state, gang) else {
             let word = cluster.state.word();
-            return Err(format!("waits for cluster {name}, which is {word}: {}", cluster.reason));
+            let reason = format!("waits for cluster {name}, which is {word}: {}", cluster.reason);
+            return Err(Waits::for_room(reason));
         };
         let guests = self.guests.get(&gang.id).map_or(0, BTreeSet::len);
         if guests >= GUEST_LIMIT {
-            return Err(format!("{guests} jobs run on cluster {name}, at most {GUEST_LIMIT}"));
+            let reason = format!("{guests} jobs run on cluster {name}, at most {GUEST_LIMIT}");
+            return Err(Waits::for_room(reason));
         }
         let starting = self
             .guests_on(&gang.id)
@@ -123,17 +125,23 @@ impl Core {
         let bytes = |guest: &Job| self.bytes_of(&guest.request, &guest.project);
         let under_way: usize = starting.map(|(guest, _)| bytes(&guest)).sum();
         if under_way > 0 && under_way + bytes(job) > STARTING_BYTES {
-            return Err(format!("waits until other jobs have started on cluster {name}"));
+            let reason = format!("waits until other jobs have started on cluster {name}");
+            return Err(Waits::for_room(reason));
         }
         let taken = self.taken(gang);
         let mut fit = Vec::new();
-        let mut free_gpus = 0;
+        let (mut free_gpus, mut large_enough, mut closed) = (0, 0, 0);
         for (id, member) in &gang.members {
             let MemberId::Rank(rank) = *id else { continue };
             let (gpus_taken, cpus_taken) = taken.get(&rank).copied().unwrap_or_default();
             let all = u32::try_from(member.gpus.len()).unwrap_or(u32::MAX);
             let gpus = job.request.gpus_per_node;
             let cpus_milli = guest_cpus(job, member.cpus_milli, all);
+            large_enough += usize::from(gpus <= all && cpus_milli <= member.cpus_milli);
+            if !self.nodes.get(&member.node).is_some_and(|node| node.is_open()) {
+                closed += 1;
+                continue;
+            }
             let free = all.saturating_sub(gpus_taken);
             free_gpus += free;
             if gpus <= free && cpus_milli <= member.cpus_milli.saturating_sub(cpus_taken) {
@@ -142,14 +150,25 @@ impl Core {
         }
         let wanted = job.request.nnodes as usize;
         if fit.len() < wanted {
-            return Err(format!(
-                "needs {wanted} {} with {} free on cluster {name}; {} {} now, and {free_gpus} GPUs \
-                 are free",
-                if wanted == 1 { "node" } else { "nodes" },
-                need_words(job),
+            let nodes = if wanted == 1 { "node" } else { "nodes" };
+            let need = need_words(job);
+            if large_enough < wanted {
+                let reason = format!(
+                    "needs {wanted} {nodes} with {need}; cluster {name} has {large_enough} that large"
+                );
+                return Err(Waits { reason, holds_back: false });
+            }
+            let fits = if fit.len() == 1 { "fits" } else { "fit" };
+            let closed = match closed {
+                0 => String::new(),
+                1 => ", 1 node takes nothing new".to_owned(),
+                closed => format!(", {closed} nodes take nothing new"),
+            };
+            return Err(Waits::for_room(format!(
+                "needs {wanted} {nodes} with {need} free on cluster {name}; {} {fits} now, and \
+                 {free_gpus} GPUs are free{closed}",
                 fit.len(),
-                if fit.len() == 1 { "fits" } else { "fit" },
-            ));
+            )));
         }
         fit.sort_by_key(|(free, share)| (*free, share.rank));
         let mut shares: Vec<GuestShare> = fit.into_iter().take(wanted).map(|(_, s)| s).collect();
@@ -263,7 +282,7 @@ impl Core {
             if attempt.guest.as_ref().is_some_and(|guest| guest.phase == GuestPhase::Preparing) {
                 continue;
             }
-            let operation = Attempt::operation(&job.id, attempt.number);
+            let operation = job.operation(attempt.number);
             let outcome = match facts.get(&operation) {
                 None | Some(EntrypointFact::Waiting) => continue,
                 Some(EntrypointFact::Running) => {
@@ -289,7 +308,7 @@ impl Core {
         let found = self
             .guests_on(&word.key.gang)
             .into_iter()
-            .find(|(job, attempt)| Attempt::operation(&job.id, attempt.number) == word.operation);
+            .find(|(job, attempt)| job.operation(attempt.number) == word.operation);
         let Some((job, attempt)) = found else { return };
         let Some(mut guest) = attempt.guest.clone() else { return };
         match (word.fact, guest.phase) {
@@ -476,13 +495,17 @@ impl Core {
         for (job, attempt) in gangs.iter().flat_map(|gang| self.guests_on(gang)).collect::<Vec<_>>()
         {
             let Some(guest) = &attempt.guest else { continue };
-            let waited = now.boot_ms.saturating_sub(guest.since.boot_ms);
+            // While the coordinator was away nobody could tell it anything, nor be told.
+            let since = guest.since.boot_ms.max(self.started_ms);
+            let waited = now.boot_ms.saturating_sub(since);
             let patience = job.request.start_timeout_ms;
             match guest.phase {
                 GuestPhase::Preparing | GuestPhase::Running
                     if job.state == JobState::Starting && waited >= patience =>
                 {
-                    let cause = format!("its entrypoint did not run within {} s", patience / 1000);
+                    let missing = self.unprepared(&job, guest);
+                    let seconds = patience / 1000;
+                    let cause = format!("its entrypoint did not run within {seconds} s{missing}");
                     let outcome = Outcome::Failed { cause };
                     self.end_guest(&job, outcome, GuestPhase::Stopping, "gangline", now, out);
                 }
@@ -497,6 +520,18 @@ impl Core {
                 | GuestPhase::Over => {}
             }
         }
+    }
+
+    /// The nodes that have not said that what the guest needs is there.
+    fn unprepared(&self, job: &Job, guest: &Guest) -> String {
+        if guest.phase != GuestPhase::Preparing {
+            return String::new();
+        }
+        let members = self.gangs.get(&job.gang).map(|gang| &gang.members);
+        let ranks = guest.shares.iter().map(|share| MemberId::Rank(share.rank));
+        let missing = ranks.filter(|rank| !guest.done.contains(rank));
+        let nodes = missing.filter_map(|rank| Some(members?.get(&rank)?.node.clone()));
+        format!(": nothing was heard of {}", self.node_names(&nodes.collect::<Vec<_>>()))
     }
 
     /// Clusters that nobody used for as long as their spec says.
@@ -522,6 +557,19 @@ impl Core {
             let outcome = Outcome::Cancelled { actor: "gangline".to_owned(), reason };
             self.end_attempt(&id, outcome, "gangline", now, out);
         }
+    }
+}
+
+/// Why a guest waits.
+pub(super) struct Waits {
+    pub reason: String,
+    /// Those behind it wait until it has started; not behind one that never can.
+    pub holds_back: bool,
+}
+
+impl Waits {
+    fn for_room(reason: impl Into<String>) -> Self {
+        Waits { reason: reason.into(), holds_back: true }
     }
 }
 

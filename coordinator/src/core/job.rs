@@ -343,10 +343,14 @@ impl Guest {
     }
 }
 
-impl Attempt {
-    /// Ray's submission id, and the operation id of the attempt's entrypoint.
-    pub fn operation(job: &JobId, number: u32) -> String {
-        format!("{job}-{number}")
+impl Job {
+    /// Ray's submission id, and the operation id, of the entrypoint of an attempt. The Ray cluster of
+    /// a guest may have seen a job of this id that was deleted since.
+    pub fn operation(&self, number: u32) -> String {
+        match self.cluster {
+            None => format!("{}-{number}", self.id),
+            Some(_) => format!("{}-{number}-s{}", self.id, self.sequence),
+        }
     }
 }
 

@@ -30,9 +30,11 @@ impl Core {
                     Some(ahead) => self.say_why(&job, format!("waits behind {ahead}"), out),
                     None => match self.guest_shares(&job, &cluster) {
                         Ok(shares) => self.let_in(&job, shares, now, out),
-                        Err(reason) => {
-                            self.say_why(&job, reason, out);
-                            crowded.insert(cluster, id);
+                        Err(waits) => {
+                            self.say_why(&job, waits.reason, out);
+                            if waits.holds_back {
+                                crowded.insert(cluster, id);
+                            }
                         }
                     },
                 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use gangline_common::ids::MemberId;
 use gangline_common::tls::AgentCertificate;
 use gangline_common::transport::{
     Connection, FrameReceiver, FrameSender, StreamKind, TransportError,
@@ -15,6 +16,7 @@ use gangline_tree::{Hash, Tree};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
+use crate::core::job::GuestShare;
 use crate::server::Server;
 use crate::trees::{Trees, TreesError};
 
@@ -105,7 +107,18 @@ fn allowed(
     let snapshot = server.parts.board.job(&request.job)?;
     let of_job = snapshot.job.request.tree.as_ref() == Some(&request.tree);
     let gang = snapshot.gang.filter(|gang| gang.is_live())?;
-    let here = gang.members.values().any(|member| member.node == agent.node);
+    // A job on a standing cluster has a part of it, for as long as it runs.
+    let guest = snapshot.attempts.last().and_then(|attempt| attempt.guest.as_ref());
+    let mine = |member: &MemberId| match (&snapshot.job.cluster, guest) {
+        (None, _) => true,
+        (Some(_), Some(guest)) => {
+            let has = |share: &GuestShare| *member == MemberId::Rank(share.rank);
+            guest.is_live() && guest.shares.iter().any(has)
+        }
+        (Some(_), None) => false,
+    };
+    let mut members = gang.members.iter();
+    let here = members.any(|(id, member)| member.node == agent.node && mine(id));
     let tree = Hash::from_text(&request.tree)?;
     (of_job && here).then(|| (snapshot.job.project.clone(), tree))
 }

@@ -21,7 +21,7 @@ use gangline_coordinator::core::event::{
 };
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::invariants::{Watermarks, violations};
-use gangline_coordinator::core::job::{Attempt, GuestPhase, Job, JobState, Launcher, RayFacts};
+use gangline_coordinator::core::job::{GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
 use gangline_coordinator::core::projects::ProjectRecord;
@@ -358,7 +358,7 @@ impl ModelAgent {
                     let has_head = gang.members.contains_key(&MemberId::Head);
                     let first = if has_head { MemberId::Head } else { MemberId::Rank(0) };
                     let speaks = gang.members[&first].node == push.node;
-                    let operation = Attempt::operation(&job.id, gang.attempt);
+                    let operation = job.operation(gang.attempt);
                     self.launchers
                         .insert(gang.id.clone(), (job.request.launcher, speaks, operation));
                     for (member, share) in gang.members_on(&push.node) {
@@ -389,7 +389,7 @@ impl ModelAgent {
         let mut listed = BTreeSet::new();
         for (gang, (guests, mine)) in &self.guests {
             for DesiredGuest { job, attempt, .. } in guests {
-                let operation = Attempt::operation(&job.id, attempt.number);
+                let operation = job.operation(attempt.number);
                 let guest = attempt.guest.as_ref().unwrap();
                 listed.insert(operation.clone());
                 for member in mine {
@@ -463,7 +463,7 @@ impl ModelAgent {
                 let running = matches!(phase, Phase::Running { .. });
                 let guests = self.guests.get(gang).into_iter().flat_map(|(guests, _)| guests);
                 let operations = guests
-                    .map(|guest| Attempt::operation(&guest.job.id, guest.attempt.number))
+                    .map(|guest| guest.job.operation(guest.attempt.number))
                     .chain([operation.clone()]);
                 let facts = operations.filter_map(|operation| {
                     let fact = self.entrypoints.get(&operation)?.clone();

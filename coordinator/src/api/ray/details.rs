@@ -11,7 +11,7 @@ use crate::api::error::ApiError;
 use crate::api::view::{exit_code, newest_gang};
 use crate::board::JobSnapshot;
 use crate::core::credential::Principal;
-use crate::core::job::{Attempt, Job, JobRequest, JobState, written};
+use crate::core::job::{Job, JobRequest, JobState, written};
 
 /// Times are milliseconds since 1970. A field that Ray's clients require to be there and that is
 /// not known is null.
@@ -55,7 +55,7 @@ impl JobDetails {
         let driver = attempt.and_then(|attempt| attempt.ray.as_ref()?.driver.as_ref());
         let driver_info = attempt.zip(driver).and_then(|(attempt, driver)| {
             Some(DriverInfo {
-                id: Attempt::operation(&attempt.job, attempt.number),
+                id: job.operation(attempt.number),
                 node_ip_address: driver.address.clone()?,
                 pid: "",
             })
