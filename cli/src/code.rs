@@ -5,6 +5,7 @@
 
 mod cache;
 mod git;
+mod reward;
 mod snapshot;
 mod upload;
 mod walk;
@@ -44,6 +45,9 @@ impl Local {
                 let caches = cache::directory(|name| std::env::var(name).ok());
                 let wanted = Wanted { include: &code.include, max_bytes: code.max_bytes };
                 let snapshot = Snapshot::of(&root, &wanted, commit, caches.as_deref())?;
+                if let Some(reward) = &spec.reward {
+                    reward::check(reward, &snapshot)?;
+                }
                 Ok(Some(Local::Directory(Box::new(snapshot))))
             }
             CodeSource::Zip(place) => {

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_common::ids::JobId;
-use gangline_spec::{CodeSource, Entrypoint, JobSpec, Kind, LauncherKind, Part, TrackingPlace};
+use gangline_spec::{
+    CodeSource, Entrypoint, JobSpec, Kind, LauncherKind, Part, Reward, TrackingPlace,
+};
 
 use crate::core::job::{Argument, JobKind, JobRequest, Launcher, Piece};
 use crate::paths::{ResolvedPaths, trimmed};
@@ -44,7 +46,7 @@ pub fn job_request(
         gpu_models: spec.resources.gpu.clone(),
         exclude_nodes: spec.resources.exclude_nodes.clone(),
         launcher,
-        argv: spec.entrypoint.arguments().iter().map(pieces).collect(),
+        argv: arguments(spec),
         env: environment(spec, owner, paths.job_directory.as_deref()),
         secrets: spec.secrets.clone(),
         workdir: spec.workdir.clone().or_else(|| code_path(spec).map(str::to_owned)),
@@ -57,6 +59,12 @@ pub fn job_request(
         spec_json: spec.canonical_json(),
         submit_command,
     }
+}
+
+/// The entrypoint, behind the check of its reward function.
+fn arguments(spec: &JobSpec) -> Vec<Argument> {
+    let check = spec.reward.as_ref().map(Reward::check).unwrap_or_default();
+    check.iter().chain(&spec.entrypoint.arguments()).map(pieces).collect()
 }
 
 fn pieces(argument: &gangline_spec::Argument) -> Argument {

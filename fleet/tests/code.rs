@@ -208,6 +208,74 @@ async fn code_that_cannot_be_had_fails_the_job_with_its_cause() -> TestResult {
     fleet.assert_clean().await
 }
 
+const REWARDED: &str = "\
+name: rewarded
+resources: {nnodes: 1}
+launcher: {type: command}
+code: {snapshot: .}
+reward: {path: rewards/math.py, symbol: score}
+command: [python3, train.py]
+";
+
+/// What the command line says of a spec that it does not send.
+fn refused(fleet: &Fleet, spec: &Path) -> anyhow::Result<String> {
+    let output = Command::new(&fleet.binaries.cli)
+        .args(["--address", &fleet.url(), "--token-file"])
+        .arg(fleet.admin_token_file())
+        .args(["submit", path(spec)?])
+        .env("XDG_CACHE_HOME", fleet.path("cache"))
+        .output()?;
+    ensure!(!output.status.success(), "it was submitted");
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[tokio::test]
+async fn a_reward_function_is_checked_at_submit_and_before_the_job_runs() -> TestResult {
+    let fleet = command_fleet(1).await?;
+    let project = Project::new(&fleet)?;
+    project.write("spec.yaml", REWARDED)?;
+    let spec = project.0.join("spec.yaml");
+    let said = refused(&fleet, &spec)?;
+    ensure!(said.contains("the code has no file rewards/math.py"), "{said}");
+    project.write("rewards/math.py", "def score(x:\n    return 1\n")?;
+    let said = refused(&fleet, &spec)?;
+    ensure!(said.contains("rewards/math.py: line 1: "), "{said}");
+    project.write("rewards/math.py", "def scores(x):\n    return 1\n")?;
+    let said = refused(&fleet, &spec)?;
+    ensure!(said.contains("no function score") && said.contains("file: scores"), "{said}");
+    project.write(".gitignore", "rewards\n")?;
+    ensure!(refused(&fleet, &spec)?.contains("ignored"), "a file that is not sent");
+    project.write(".gitignore", "*.secret\n")?;
+    let jobs = fleet.api()?.get("/api/v1/jobs").await?;
+    ensure!(jobs["jobs"].as_array().is_some_and(Vec::is_empty), "something was submitted: {jobs}");
+
+    // It imports what the job brings, and leaves no trace in the job's environment.
+    let good = "import os\nfrom pkg.value import VALUE\nos.environ['GANGLINE_NODE_RANK'] = 'x'\n\
+                def score(x):\n    return VALUE\n";
+    project.write("rewards/math.py", good)?;
+    let (_, job) = project.submit(&fleet).await?;
+    assert_eq!(succeeded(&fleet, &job).await?, "value one of 3 words\n");
+
+    // What only the job's environment can tell.
+    let failed = async |file: &str| -> anyhow::Result<String> {
+        project.write("rewards/math.py", file)?;
+        let (_, job) = project.submit(&fleet).await?;
+        let (api, id) = (fleet.api()?, id(&job)?);
+        let ended = api.wait_job(&id, &["SUCCEEDED", "FAILED"], SHORT).await?;
+        ensure!(ended["state"] == "FAILED", "{ended}");
+        ensure!(ended["reason"].as_str().is_some_and(|r| r.contains("code 2")), "{ended}");
+        let log = api.logs(&id, "").await?;
+        ensure!(!log.contains("words"), "the program ran: {log}");
+        Ok(log)
+    };
+    let log = failed("import no_such_package\ndef score(x):\n    return 1\n").await?;
+    ensure!(log.contains("No module named 'no_such_package'"), "{log}");
+    ensure!(log.contains("reward.path: rewards/math.py cannot be imported by /"), "{log}");
+    let log = failed("def other(x):\n    return 1\nif False:\n    score = other\n").await?;
+    ensure!(log.contains("has no function score") && log.contains("one of: other"), "{log}");
+    fleet.assert_clean().await
+}
+
 fn find_packs(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut packs = Vec::new();
     for project in std::fs::read_dir(directory)? {

@@ -1,5 +1,7 @@
 //! Where the code of a job comes from, and its reward function.
 
+use crate::arguments::Argument;
+
 /// The words of `code.git`.
 pub(crate) const GIT_WORDS: [&str; 2] = ["auto", "off"];
 
@@ -92,4 +94,25 @@ pub struct Reward {
     pub path: String,
     /// Name of the function in it.
     pub symbol: String,
+}
+
+/// Runs before the job's own program, in its place and environment.
+const CHECK_REWARD: &str = include_str!("check_reward.py");
+
+impl Reward {
+    /// What to put before the arguments of an entrypoint, so that it runs only when the function
+    /// can be imported where the job runs; otherwise it ends with exit code 2 and says why.
+    #[must_use]
+    pub fn check(&self) -> Vec<Argument> {
+        ["python3", "-c", CHECK_REWARD, &self.path, &self.symbol]
+            .map(|text| Argument::Literal(text.to_owned()))
+            .into()
+    }
+
+    /// The place in the code that the job brings, when the path is below it.
+    #[must_use]
+    pub fn in_code(&self) -> Option<&str> {
+        let path = self.path.trim_start_matches("./");
+        (!path.starts_with('/')).then_some(path)
+    }
 }

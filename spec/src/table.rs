@@ -115,7 +115,7 @@ pub(crate) static TOP: Section = Section {
         later("min_runtime"),
         later("hold_on_failure"),
         later("logs"),
-        waits("reward", Shape::Section(&REWARD), "The reward function of an RL job.", None),
+        built("reward", Shape::Section(&REWARD), "The reward function of an RL job."),
         instead("python", "call the interpreter by its path in `run`"),
         later("compat_env"),
         later("groups"),
@@ -295,8 +295,13 @@ pub(crate) static CODE: Section = Section {
 pub(crate) static REWARD: Section = Section {
     name: "reward",
     fields: &[
-        waits("path", Shape::Text, "Python file of the function.", None).required(),
-        waits("symbol", Shape::Text, "Name of the function.", None).default("\"compute_score\""),
+        built(
+            "path",
+            Shape::Text,
+            "Python file of the function, absolute or relative to the code.",
+        )
+        .required(),
+        built("symbol", Shape::Text, "Name of the function.").default("\"compute_score\""),
     ],
 };
 

@@ -11,7 +11,7 @@ use crate::checks::{
     selects_job,
 };
 pub(crate) use crate::checks::{check_count, dotted};
-use crate::code::{CodeSource, CodeSpec, TREE_FORM, is_commit, is_tree_name};
+use crate::code::{CodeSource, CodeSpec, Reward, TREE_FORM, is_commit, is_tree_name};
 use crate::error::{Code, Problems, quoted};
 use crate::job::{
     CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, Expansion, JobSpec, Kind, Resources,
@@ -100,8 +100,26 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
         check_text("/reward/path", &reward.path, MAX_PATH_BYTES, out);
         let form = "a Python name: letters, digits and `_`, not a digit first";
         check_form("/reward/symbol", &reward.symbol, is_env_name(&reward.symbol), form, out);
+        check_reward_path(spec, reward, out);
     }
     check_secrets(spec, out);
+}
+
+/// A relative path is one in the directory that the job runs in, on every node.
+fn check_reward_path(spec: &JobSpec, reward: &Reward, out: &mut Problems) {
+    let Some(path) = reward.in_code() else { return };
+    let inside = path.split('/').all(|part| part != "..");
+    check_form("/reward/path", &reward.path, inside, "a path without `..`", out);
+    let hint = Some("give the absolute path of a file on the shared file system".to_owned());
+    if spec.cluster.is_some() {
+        let message = "the workers of a standing cluster do not run in the job's directory, so \
+                       that a relative `reward.path` leads nowhere there";
+        out.value(Code::CONFLICT, "/reward/path", message, hint);
+    } else if spec.code.is_none() && spec.workdir.is_none() {
+        let message = "`reward.path` is relative, and the job brings no code";
+        let hint = Some("add `code: {snapshot: .}`, or give an absolute path".to_owned());
+        out.value(Code::CONFLICT, "/reward/path", message, hint);
+    }
 }
 
 fn check_time(pointer: &str, time: Option<Duration>, out: &mut Problems) {

@@ -32,7 +32,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("min_runtime", "min_runtime: 1h", "/min_runtime"),
     ("hold_on_failure", "hold_on_failure: 2h", "/hold_on_failure"),
     ("logs", "logs: {files: [a.log]}", "/logs"),
-    ("reward", "reward: {path: r.py, symbol: f}", "/reward"),
     ("python", "python: /usr/bin/python3", "/python"),
     ("compat_env", "compat_env: [slurm]", "/compat_env"),
     ("groups", "groups: [{name: head}]", "/groups"),
@@ -114,7 +113,7 @@ fn every_planned_field_has_a_case() {
 fn only_these_fields_wait_for_the_coordinator() {
     let still: Vec<String> = not_yet_fields_with(Features::All).collect();
     let waiting: Vec<String> = not_yet_fields().filter(|field| !still.contains(field)).collect();
-    assert_eq!(waiting, ["timeout", "reward"]);
+    assert_eq!(waiting, ["timeout"]);
     let queue = ["preemptible", "after", "not_before", "hold", "max_wait"];
     for field in queue {
         assert!(still.contains(&format!("queue.{field}")), "{field}");

@@ -197,6 +197,8 @@ fn documented_defaults_are_the_real_ones() {
             // What its section cannot do without.
             if above == ["code"] {
                 inner.insert("snapshot".to_owned(), json!("."));
+            } else if above == ["reward"] {
+                inner.insert("path".to_owned(), json!("/r.py"));
             }
             let mut value = Value::Object(inner);
             for key in above.iter().rev() {
