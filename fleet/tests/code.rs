@@ -413,10 +413,11 @@ async fn tasks_of_ray_see_the_code_on_every_node() -> TestResult {
     fleet.add_agent(AgentOptions::worker("b", 4)).await?;
     let project = Project::new(&fleet)?;
     project.write("train.py", RAY_PROGRAM)?;
+    project.write("rewards/own.py", "from pkg.value import VALUE\ndef compute_score(x): ...\n")?;
     project.write(
         "spec.yaml",
         "name: ray\nresources: {nnodes: 2, gpus_per_node: 4}\ncode: {snapshot: .}\n\
-         command: [python, train.py]\n",
+         reward: {path: rewards/own.py}\ncommand: [python, train.py]\n",
     )?;
     let (_, job) = project.submit(&fleet).await?;
     let (api, id) = (fleet.api()?, id(&job)?);
