@@ -109,6 +109,15 @@ impl Reward {
             .into()
     }
 
+    /// The arguments without the check that [`Reward::check`] put before them: for people.
+    #[must_use]
+    pub fn after_check(arguments: &[String]) -> &[String] {
+        match arguments {
+            [_, _, check, _, _, rest @ ..] if check == CHECK_REWARD => rest,
+            all => all,
+        }
+    }
+
     /// The place in the code that the job brings, when the path is below it.
     #[must_use]
     pub fn in_code(&self) -> Option<&str> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gangline_common::time::Timestamp;
+use gangline_spec::Reward;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -101,7 +102,7 @@ fn status(state: JobState) -> &'static str {
 /// What runs, as one text for a shell.
 fn entrypoint(request: &JobRequest) -> String {
     let argv: Vec<String> = request.argv.iter().map(written).collect();
-    match argv.as_slice() {
+    match Reward::after_check(&argv) {
         [shell, flag, text] if shell == "/bin/sh" && flag == "-c" => text.clone(),
         // It cannot be quoted only if it holds a NUL, which no spec lets in.
         argv => shlex::try_join(argv.iter().map(String::as_str)).unwrap_or_default(),
