@@ -23,6 +23,15 @@ impl Timestamp {
         }
     }
 
+    /// Milliseconds from `earlier` to this instant: by the boot clock, or by the wall clock when the
+    /// machine was started again in between.
+    pub fn ms_since(self, earlier: Timestamp) -> u64 {
+        match self.boot_ms.checked_sub(earlier.boot_ms) {
+            Some(ms) => ms,
+            None => self.wall_ms.saturating_sub(earlier.wall_ms),
+        }
+    }
+
     /// The same instant moved forward, for tests and deadlines.
     pub fn plus_ms(self, ms: u64) -> Self {
         Timestamp { boot_ms: self.boot_ms + ms, wall_ms: self.wall_ms + ms }

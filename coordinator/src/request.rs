@@ -56,6 +56,7 @@ pub fn job_request(
         directories: spec.tracking.directories().into_iter().map(str::to_owned).collect(),
         grace_ms: millis(spec.grace_period),
         start_timeout_ms: millis(spec.launcher.start_timeout),
+        timeout_ms: spec.timeout.map(millis),
         spec_json: spec.canonical_json(),
         submit_command,
     }

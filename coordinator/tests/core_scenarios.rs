@@ -502,3 +502,40 @@ fn a_drain_at_its_deadline_sends_jobs_back_to_their_place_in_the_queue() {
     fleet.settle();
     assert_eq!(fleet.state("runs"), JobState::Cancelled);
 }
+
+#[test]
+fn a_job_over_its_time_limit_is_stopped_politely() {
+    let mut fleet = two_workers();
+    fleet.submit("long", COMMAND.replace("{name: c,", "{name: c, timeout: 60s,").as_str());
+    fleet.settle();
+    assert_eq!(fleet.state("long"), JobState::Running);
+    fleet.beat(58);
+    assert_eq!(fleet.state("long"), JobState::Running);
+    fleet.beat(3);
+    assert_eq!(fleet.state("long"), JobState::Stopping);
+    fleet.settle();
+    assert_eq!(fleet.state("long"), JobState::Timeout);
+    let attempt = fleet.core.attempts().next().unwrap().clone();
+    let cause = "its time limit of 60 s is over".to_owned();
+    assert_eq!(attempt.outcome, Some(Outcome::TimedOut { cause: cause.clone() }));
+    assert_eq!(fleet.job("long").reason, cause);
+}
+
+#[test]
+fn a_job_that_went_back_to_the_queue_has_its_whole_time_again() {
+    let mut fleet = two_workers();
+    let spec =
+        "{resources: {gpus_per_node: 4}, launcher: {type: command}, command: [x], timeout: 60s}";
+    fleet.submit("moves", spec);
+    fleet.settle();
+    fleet.beat(40);
+    fleet.maintain("a", Maintenance::Drain { why: "fan".into(), deadline_ms: Some(0) });
+    fleet.beat(1);
+    fleet.settle();
+    assert_eq!((fleet.state("moves"), fleet.job("moves").attempts), (JobState::Running, 2));
+    fleet.beat(50);
+    assert_eq!(fleet.state("moves"), JobState::Running);
+    fleet.beat(15);
+    fleet.settle();
+    assert_eq!(fleet.state("moves"), JobState::Timeout);
+}

@@ -87,11 +87,12 @@ fn history(seed: u64, events: u32) -> Tally {
                     }
                     continue;
                 }
+                let limit = ["", ", timeout: 5s"][random.below(2) as usize];
                 fleet.submit(
                     &id,
                     &format!(
                         "{{name: x, resources: {{nnodes: {nodes}, gpus_per_node: {gpus}}}, \
-                         launcher: {{type: {launcher}}}, command: [x]}}"
+                         launcher: {{type: {launcher}}}, command: [x]{limit}}}"
                     ),
                 );
                 jobs.push(id);

@@ -172,6 +172,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
             Outcome::Failed { .. } => "Failed",
             Outcome::Cancelled { .. } => "Cancelled",
             Outcome::Preempted { .. } => "Preempted",
+            Outcome::TimedOut { .. } => "TimedOut",
             Outcome::RolledBack { .. } => "RolledBack",
         }));
         let Write::Gang(gang) = write else { continue };
@@ -202,6 +203,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
         "Starting",
         "Stopping",
         "Succeeded",
+        "TimedOut",
     ];
     assert_eq!(seen, BTreeSet::from(expected));
 }

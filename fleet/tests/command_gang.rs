@@ -141,6 +141,27 @@ async fn a45_log_text_that_speaks_of_hardware_changes_nothing_of_a_node() -> Tes
 }
 
 #[tokio::test]
+async fn a_job_over_its_time_limit_ends_with_a_word_and_its_grace() -> TestResult {
+    let mut fleet = command_fleet(2).await?;
+    let spec = r#"{"name": "long", "resources": {"nnodes": 2}, "launcher": {"type": "command"},
+        "timeout": "4s", "grace_period": "20s",
+        "run": "trap 'echo saved; exit 0' TERM; echo began; while :; do sleep 0.1; done"}"#;
+    let job = fleet.api()?.submit(spec).await?;
+    fleet.api()?.wait_job(&job, &["RUNNING"], SHORT).await?;
+    // The limit holds over a restart of the coordinator.
+    fleet.kill_coordinator()?;
+    fleet.start_coordinator().await?;
+    let api = fleet.api()?;
+    let ended = api.wait_job(&job, &["TIMEOUT", "FAILED", "SUCCEEDED"], SHORT).await?;
+    anyhow::ensure!(ended["state"] == "TIMEOUT", "{ended}");
+    assert_eq!(ended["reason"], "its time limit of 4 s is over");
+    assert_eq!(ended["attempt_list"][0]["outcome"], "TIMEOUT");
+    let log = api.logs(&job, "").await?;
+    anyhow::ensure!(log.starts_with("began\n") && log.ends_with("saved\n"), "{log}");
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
 async fn a_drained_node_sends_its_job_to_another() -> TestResult {
     let fleet = command_fleet(2).await?;
     let api = fleet.api()?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::arguments::Argument;
 use crate::error::{Code, Problems, quoted};
-use crate::fields::{self, Features};
+use crate::fields;
 use crate::job::LauncherKind;
 use crate::priority::{PRIORITY_WORDS, Priority};
 use crate::reader::Reader;
@@ -23,7 +23,6 @@ const VERSION: i128 = 1;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mode {
     pub(crate) open_env: OpenEnv,
-    pub(crate) features: Features,
     /// Whether a recorded expansion must be the one that its params give. A person may have
     /// edited the params; the record of a job, which a later version reads, is taken as it is.
     pub(crate) expand_again: bool,
@@ -111,16 +110,12 @@ impl<'a> Cell<'a> {
     }
 
     /// The recorded arguments of a template: texts, and `{fill: TEXT}`.
-    pub(crate) fn arguments(
-        &self,
-        features: Features,
-        out: &mut Problems,
-    ) -> Option<Vec<Argument>> {
+    pub(crate) fn arguments(&self, out: &mut Problems) -> Option<Vec<Argument>> {
         self.items("a list of arguments", None, out, |cell, out| {
             if !matches!(cell.node.value, Value::Map(_)) {
                 return cell.text(out).map(Argument::Literal);
             }
-            let reader = Reader::open(cell.node, &fields::ARGUMENT, &cell.pointer, features, out)?;
+            let reader = Reader::open(cell.node, &fields::ARGUMENT, &cell.pointer, out)?;
             let fill = reader.get("fill")?.text(out)?;
             Some(Argument::Fill(fill))
         })

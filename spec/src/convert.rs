@@ -20,7 +20,6 @@ const DEFAULT_REWARD_SYMBOL: &str = "compute_score";
 /// Read the spec of `root`. Where something is wrong it is reported to `out` and the default
 /// stands in its place, so that the rest is read too; the caller drops such a spec.
 pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
-    let features = mode.features;
     let mut spec = JobSpec::for_command(vec!["true".to_owned()]);
     if matches!(root.value, Value::Null) {
         let hint = "a spec has at least `run`, `command` or `template`; `gangline init` writes one";
@@ -32,7 +31,7 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
         // The fields of the other kinds are others: nothing more can be said about this text.
         return spec;
     };
-    let Some(top) = Reader::open(root, &fields::TOP, "", features, out) else {
+    let Some(top) = Reader::open(root, &fields::TOP, "", out) else {
         return spec;
     };
     spec.kind = kind;

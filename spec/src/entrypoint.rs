@@ -95,7 +95,7 @@ fn read_template(
     let found = template::find(&name);
     let recorded = match top.get("expansion") {
         // The arguments of a job that was submitted.
-        Some(cell) => Some(cell.arguments(mode.features, out)?),
+        Some(cell) => Some(cell.arguments(out)?),
         None => None,
     };
     let empty = || serde_json::Value::Object(serde_json::Map::new());

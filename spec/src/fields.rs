@@ -10,33 +10,18 @@ pub(crate) use crate::table::{
     TRACKING, WANDB,
 };
 
-/// Which fields are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Features {
-    /// The fields that a running coordinator acts on; every other one is refused with "not yet".
-    #[default]
-    Delivered,
-    /// Also the fields that are read and checked here but that nobody acts on yet. For tests and
-    /// for the work on those fields; a spec read so must not be run.
-    All,
-}
-
 /// Whether a field does anything in this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Built,
-    /// Read and checked, but refused unless [`Features::All`] asks for it, because nobody acts on
-    /// it yet; with what to do meanwhile where there is something to do.
-    Waits(Option<&'static str>),
     /// Planned: refused, with what to do meanwhile where there is something to do.
     NotYet(Option<&'static str>),
 }
 
 impl Status {
-    pub(crate) const fn is_read(self, features: Features) -> bool {
+    pub(crate) const fn is_read(self) -> bool {
         match self {
             Self::Built => true,
-            Self::Waits(_) => matches!(features, Features::All),
             Self::NotYet(_) => false,
         }
     }
@@ -143,11 +128,11 @@ impl Section {
     }
 
     /// The fields that are read, for a message: ``` `a`, `b` and `c` ```.
-    pub(crate) fn read_names(&self, features: Features) -> String {
+    pub(crate) fn read_names(&self) -> String {
         let names: Vec<String> = self
             .fields
             .iter()
-            .filter(|field| field.status.is_read(features))
+            .filter(|field| field.status.is_read())
             .map(|field| format!("`{}`", field.name))
             .collect();
         match names.split_last() {
@@ -189,25 +174,16 @@ impl Section {
 /// The dotted paths of all fields that [`crate::parse`] refuses with "not yet", in the order of
 /// the table.
 pub fn not_yet_fields() -> impl Iterator<Item = String> {
-    refused(Features::Delivered)
-}
-
-/// As [`not_yet_fields`], for [`crate::parse_with_features`].
-pub fn not_yet_fields_with(features: Features) -> impl Iterator<Item = String> {
-    refused(features)
-}
-
-fn refused(features: Features) -> impl Iterator<Item = String> {
     // Below a section that is refused nothing is read, so its fields are not reached.
     let reached = move |section: &&&Section| {
         let above = SECTIONS.iter().flat_map(|section| {
             section.fields.iter().map(|field| (section.path(field), field.status))
         });
-        above.into_iter().all(|(path, status)| path != section.name || status.is_read(features))
+        above.into_iter().all(|(path, status)| path != section.name || status.is_read())
     };
     SECTIONS.iter().filter(reached).flat_map(move |section| {
         let fields = section.fields.iter();
-        fields.filter(move |field| !field.status.is_read(features)).map(|field| section.path(field))
+        fields.filter(move |field| !field.status.is_read()).map(|field| section.path(field))
     })
 }
 

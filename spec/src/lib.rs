@@ -49,7 +49,7 @@ pub use arguments::{Argument, TEMPLATE_VARIABLES, VariableError, expand_variable
 pub use checks::is_env_name;
 pub use code::{CHANGED, CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, Reward};
 pub use error::{Code, MAX_ERRORS, SpecError, SpecErrors};
-pub use fields::{Features, not_yet_fields, not_yet_fields_with};
+pub use fields::not_yet_fields;
 pub use import::{Imported, from_sky, from_slurm, is_script, name_from};
 pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
@@ -117,15 +117,6 @@ pub fn parse_recorded(source: &str, overrides: &[(String, String)]) -> Result<Jo
     read(source, overrides, stored(OpenEnv::Allowed))
 }
 
-/// As [`parse`], with a choice of the fields that are read. For tests, and for the work on fields
-/// that nobody acts on yet: their specs must not be run.
-///
-/// # Errors
-/// Every problem of the text, with its position.
-pub fn parse_with_features(source: &str, features: Features) -> Result<JobSpec, SpecErrors> {
-    read(source, &[], Mode { features, ..stored(OpenEnv::Allowed) })
-}
-
 /// A spec that was read from a script.
 #[derive(Debug)]
 pub struct FromScript {
@@ -163,7 +154,7 @@ pub fn parse_script(
 
 /// Reads only what a coordinator acts on, and takes a recorded expansion as it is.
 const fn stored(open_env: OpenEnv) -> Mode {
-    Mode { open_env, features: Features::Delivered, expand_again: false }
+    Mode { open_env, expand_again: false }
 }
 
 fn read(source: &str, overrides: &[(String, String)], mode: Mode) -> Result<JobSpec, SpecErrors> {

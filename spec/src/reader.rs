@@ -2,7 +2,7 @@
 
 use crate::cell::Cell;
 use crate::error::{Code, Problems, quoted};
-use crate::fields::{Features, Section, Status};
+use crate::fields::{Section, Status};
 use crate::tree::{Entry, Node, join};
 use crate::validate::dotted;
 
@@ -11,7 +11,6 @@ pub(crate) struct Reader<'a> {
     entries: &'a [Entry],
     pointer: String,
     section: &'static Section,
-    features: Features,
 }
 
 impl<'a> Reader<'a> {
@@ -19,14 +18,13 @@ impl<'a> Reader<'a> {
         node: &'a Node,
         section: &'static Section,
         pointer: &str,
-        features: Features,
         out: &mut Problems,
     ) -> Option<Self> {
         let entries = Cell::new(node, pointer.to_owned()).entries(out)?;
         for entry in entries {
-            report_field(entry, section, &join(pointer, &entry.key), features, out);
+            report_field(entry, section, &join(pointer, &entry.key), out);
         }
-        Some(Self { entries, pointer: pointer.to_owned(), section, features })
+        Some(Self { entries, pointer: pointer.to_owned(), section })
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -35,7 +33,7 @@ impl<'a> Reader<'a> {
 
     /// The value of a field that is read in this version; one that is refused gives `None`.
     pub(crate) fn get(&self, name: &str) -> Option<Cell<'a>> {
-        self.section.field(name).filter(|field| field.status.is_read(self.features))?;
+        self.section.field(name).filter(|field| field.status.is_read())?;
         let entry = self.entries.iter().find(|entry| entry.key == name)?;
         Some(Cell::new(&entry.node, join(&self.pointer, name)))
     }
@@ -48,7 +46,7 @@ impl<'a> Reader<'a> {
         out: &mut Problems,
     ) -> Option<Self> {
         let cell = self.get(name)?;
-        Reader::open(cell.node, section, &cell.pointer, self.features, out)
+        Reader::open(cell.node, section, &cell.pointer, out)
     }
 
     pub(crate) fn pointer(&self, name: &str) -> String {
@@ -56,17 +54,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn report_field(
-    entry: &Entry,
-    section: &Section,
-    pointer: &str,
-    features: Features,
-    out: &mut Problems,
-) {
+fn report_field(entry: &Entry, section: &Section, pointer: &str, out: &mut Problems) {
     match section.field(&entry.key).map(|field| field.status) {
-        Some(status) if status.is_read(features) => {}
         Some(Status::Built) => {}
-        Some(Status::Waits(hint) | Status::NotYet(hint)) => out.key(
+        Some(Status::NotYet(hint)) => out.key(
             Code::NOT_YET,
             pointer,
             format!("`{}` is not built yet", dotted(pointer)),
@@ -79,7 +70,7 @@ fn report_field(
             };
             let hint = match section.suggest(&entry.key) {
                 Some(known) => format!("did you mean `{known}`?"),
-                None => format!("known here: {}", section.read_names(features)),
+                None => format!("known here: {}", section.read_names()),
             };
             let message = format!("unknown field {}{place}", quoted(&entry.key));
             out.key(Code::UNKNOWN_FIELD, pointer, message, Some(hint));

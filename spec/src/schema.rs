@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::fields::{Features, Field, Section, Shape, TOP};
+use crate::fields::{Field, Section, Shape, TOP};
 use crate::template::{Param, ParamKind, ParamValue, Template};
 
 /// The names of a fleet that an editor completes. Any other name passes as well: a node may join
@@ -52,7 +52,7 @@ struct Fleet<'a> {
 fn section(section: &Section, fleet: &Fleet<'_>) -> Value {
     let fields = || {
         let fields = section.fields.iter();
-        fields.filter(|field| field.status.is_read(Features::Delivered))
+        fields.filter(|field| field.status.is_read())
     };
     let properties: Map<String, Value> =
         fields().map(|field| (field.name.to_owned(), described(field, fleet))).collect();

@@ -1,5 +1,5 @@
-//! The one table of fields. A field that a coordinator begins to act on changes its `waits` or
-//! `later` here to `built`, and nothing else decides what is refused.
+//! The one table of fields. A field that a coordinator begins to act on changes its `later`
+//! here to `built`, and nothing else decides what is refused.
 
 use crate::code::GIT_WORDS;
 use crate::fields::{Field, Section, Shape, Status};
@@ -10,15 +10,6 @@ use crate::validate;
 
 const fn built(name: &'static str, shape: Shape, about: &'static str) -> Field {
     Field { name, status: Status::Built, shape, default: None, required: false, about }
-}
-
-const fn waits(
-    name: &'static str,
-    shape: Shape,
-    about: &'static str,
-    hint: Option<&'static str>,
-) -> Field {
-    Field { name, status: Status::Waits(hint), shape, default: None, required: false, about }
 }
 
 const fn later(name: &'static str) -> Field {
@@ -94,7 +85,7 @@ pub(crate) static TOP: Section = Section {
         built("checkpoint", Shape::Section(&CHECKPOINT), "Training checkpoints."),
         built("tracking", Shape::Section(&TRACKING), "Where training metrics go."),
         built("queue", Shape::Section(&QUEUE), "The place of the job in the queue."),
-        waits("timeout", Shape::Duration, "Longest time in the state RUNNING.", None),
+        built("timeout", Shape::Duration, "Longest time in the state RUNNING."),
         later("idle_policy"),
         built("code", Shape::Section(&CODE), "The code that the job runs."),
         instead("files", "put the files on a shared path"),

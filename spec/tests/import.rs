@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use gangline_spec::{
-    Entrypoint, Features, Imported, JobSpec, LauncherKind, SpecErrors, from_sky, from_slurm,
-    name_from, parse, parse_with_features,
+    Entrypoint, Imported, JobSpec, LauncherKind, SpecErrors, from_sky, from_slurm, name_from, parse,
 };
 use proptest::prelude::*;
 
@@ -59,17 +58,6 @@ fn spec(made: &Imported) -> JobSpec {
     parse(&made.text).unwrap_or_else(|errors| panic!("{errors}\n{}", made.text))
 }
 
-/// The same with the fields that stand in comments because nobody acts on them yet.
-fn spec_with_waiting(made: &Imported) -> JobSpec {
-    let mut text = String::new();
-    for line in made.text.lines() {
-        let field = line.split_once("# ").filter(|_| line.contains("  # not acted on yet"));
-        let (indent, rest) = field.unwrap_or(("", line));
-        text.push_str(&format!("{indent}{rest}\n"));
-    }
-    parse_with_features(&text, Features::All).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
-}
-
 fn script(spec: &JobSpec) -> &str {
     match &spec.entrypoint {
         Entrypoint::Script(text) => text,
@@ -94,10 +82,9 @@ fn a_batch_script_becomes_a_spec() {
     assert_eq!(spec.launcher.kind, LauncherKind::Torchrun);
     assert!(script(&spec).starts_with("exec /bin/bash /dev/fd/3 3<<'GANGLINE_SCRIPT'\n"));
     assert!(script(&spec).contains("\nsrun torchrun --nproc-per-node=8 train.py\n"));
-    let waiting = spec_with_waiting(&made);
-    assert_eq!(waiting.timeout, Some(Duration::from_secs(60 * 3600)));
-    assert_eq!(waiting.resources.gpu, ["h100"]);
-    assert_eq!(waiting.resources.exclude_nodes, ["gpu-01", "gpu-02"]);
+    assert_eq!(spec.timeout, Some(Duration::from_secs(60 * 3600)));
+    assert_eq!(spec.resources.gpu, ["h100"]);
+    assert_eq!(spec.resources.exclude_nodes, ["gpu-01", "gpu-02"]);
 }
 
 #[test]
@@ -218,9 +205,8 @@ fn a_task_becomes_a_spec() {
          requirements.txt\n) || exit\n# run\necho $SKYPILOT_NODE_RANK\npython train.py\n\
          GANGLINE_SCRIPT\n"
     );
-    let waiting = spec_with_waiting(&made);
-    assert_eq!(waiting.resources.gpu, ["H100"]);
-    assert_eq!(waiting.secrets, ["HF_TOKEN"]);
+    assert_eq!(spec.resources.gpu, ["H100"]);
+    assert_eq!(spec.secrets, ["HF_TOKEN"]);
     assert!(!made.text.contains("hf_canary"), "{}", made.text);
     for said in [
         "#   workdir: ~/code: write `code: {snapshot: DIR}`",

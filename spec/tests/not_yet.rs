@@ -3,9 +3,7 @@
 
 use std::path::PathBuf;
 
-use gangline_spec::{
-    Code, Features, not_yet_fields, not_yet_fields_with, parse, parse_with_features,
-};
+use gangline_spec::{Code, not_yet_fields, parse};
 
 /// (the field, what a user would write, the pointer of the refusal). A section that is not built
 /// is refused as one; what stands in it is not read.
@@ -15,7 +13,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("queue.not_before", "queue: {not_before: '2026-12-01T22:00:00+08:00'}", "/queue/not_before"),
     ("queue.hold", "queue: {hold: false}", "/queue/hold"),
     ("queue.max_wait", "queue: {max_wait: 7d}", "/queue/max_wait"),
-    ("timeout", "timeout: 3d", "/timeout"),
     ("idle_policy", "idle_policy: {min_gpu_util: 10%, window: 1h, action: notify}", "/idle_policy"),
     ("files", "files: [{src: ~/t, dest: /run/t, mode: '0600'}]", "/files"),
     ("mounts_required", "mounts_required: [/data, /ckpt]", "/mounts_required"),
@@ -107,41 +104,17 @@ fn every_planned_field_has_a_case() {
     }
 }
 
-/// The fields whose reading is written and tested, but that `parse` refuses: the list is what
-/// remains to be switched on.
 #[test]
-fn only_these_fields_wait_for_the_coordinator() {
-    let still: Vec<String> = not_yet_fields_with(Features::All).collect();
-    let waiting: Vec<String> = not_yet_fields().filter(|field| !still.contains(field)).collect();
-    assert_eq!(waiting, ["timeout"]);
-    let queue = ["preemptible", "after", "not_before", "hold", "max_wait"];
-    for field in queue {
-        assert!(still.contains(&format!("queue.{field}")), "{field}");
-    }
-}
-
-#[test]
-fn with_all_features_the_planned_fields_are_still_refused() {
-    let still: Vec<String> = not_yet_fields_with(Features::All).collect();
-    for (field, text, pointer) in CASES.iter().filter(|(f, _, _)| still.iter().any(|s| s == f)) {
-        let errors = parse_with_features(&format!("run: x\n{text}\n"), Features::All).unwrap_err();
-        assert_eq!(errors.errors.len(), 1, "{field}: {errors:?}");
-        assert_eq!(
-            (errors.errors[0].code, errors.errors[0].pointer.as_str()),
-            (Code::NOT_YET, *pointer)
-        );
-    }
+fn what_is_planned_is_refused_in_its_place() {
     for queue in
         ["preemptible: false", "after: [job:x]", "not_before: x", "hold: true", "max_wait: 7d"]
     {
-        let errors = parse_with_features(&format!("run: x\nqueue: {{{queue}}}\n"), Features::All)
-            .unwrap_err();
+        let errors = parse(&format!("run: x\nqueue: {{{queue}}}\n")).unwrap_err();
         assert_eq!(errors.errors.len(), 1, "{queue}: {errors:?}");
         assert_eq!(errors.errors[0].code, Code::NOT_YET);
     }
     for kind in ["serve", "notebook", "pipeline"] {
-        let errors =
-            parse_with_features(&format!("kind: {kind}\nrun: x\n"), Features::All).unwrap_err();
+        let errors = parse(&format!("kind: {kind}\nrun: x\n")).unwrap_err();
         assert_eq!(
             (errors.errors[0].code, errors.errors[0].line),
             (Code::NOT_YET, Some(1)),
@@ -167,7 +140,7 @@ fn the_design_examples_hold_nothing_unknown() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         read += 1;
         if ["01-", "02-", "03-", "04-"].iter().any(|start| name.starts_with(start)) {
-            parse_with_features(&source, Features::All).unwrap_or_else(|e| panic!("{name}: {e}"));
+            parse(&source).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         let Err(errors) = parse(&source) else {
             continue;

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use gangline_spec::{Entrypoint, Features, expand_variables, parse_with_features};
+use gangline_spec::{Entrypoint, expand_variables, parse};
 use serde_json::{Value, json};
 
 const VERL: &str = "0.9.1";
@@ -63,8 +63,7 @@ fn problems(python: &Path, cases: &[Value]) -> Vec<String> {
 
 /// A case from a spec: its expansion, with the variables of an imagined gang.
 fn case(name: &str, source: &str, expect: Value) -> Value {
-    let spec = parse_with_features(source, Features::All)
-        .unwrap_or_else(|errors| panic!("{}", errors.render(name, source)));
+    let spec = parse(source).unwrap_or_else(|errors| panic!("{}", errors.render(name, source)));
     assert!(matches!(spec.entrypoint, Entrypoint::Template(_)), "{name}");
     let argv = expand_variables(&spec.entrypoint.arguments(), |name| {
         Some(match name {

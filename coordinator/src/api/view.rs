@@ -402,6 +402,7 @@ pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
         Outcome::Failed { .. } => "FAILED",
         Outcome::Cancelled { .. } => "CANCELLED",
         Outcome::Preempted { .. } => "PREEMPTED",
+        Outcome::TimedOut { .. } => "TIMEOUT",
         Outcome::RolledBack { .. } => "ROLLED_BACK",
     }
 }

@@ -460,7 +460,7 @@ impl Core {
                 Outcome::Preempted { .. } | Outcome::RolledBack { .. } => {
                     Outcome::Preempted { cause: why.clone() }
                 }
-                Outcome::Succeeded | Outcome::Failed { .. } => {
+                Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut { .. } => {
                     Outcome::Failed { cause: why.clone() }
                 }
             };

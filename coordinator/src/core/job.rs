@@ -46,6 +46,8 @@ pub struct JobRequest {
     pub directories: Vec<String>,
     pub grace_ms: u64,
     pub start_timeout_ms: u64,
+    /// Longest time in the state RUNNING; what the job then has is its grace period.
+    pub timeout_ms: Option<u64>,
     /// The submitted spec as canonical JSON: the record of truth that this struct is made from.
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.
@@ -117,6 +119,7 @@ pub struct Job {
     /// Order of submission.
     pub sequence: u64,
     pub submitted: Timestamp,
+    /// Since when it runs, or ran at last.
     pub started: Option<Timestamp>,
     pub ended: Option<Timestamp>,
     /// One sentence: why the job waits, or why it ended.
@@ -204,6 +207,10 @@ pub enum Outcome {
         actor: String,
         reason: String,
     },
+    /// It ran for as long as its spec lets it.
+    TimedOut {
+        cause: String,
+    },
     /// Stopped to make room, such as for work on a node: back to its place in the queue.
     Preempted {
         cause: String,
@@ -219,7 +226,7 @@ impl Outcome {
     pub fn sentence(&self) -> String {
         match self {
             Outcome::Succeeded => "finished successfully".to_owned(),
-            Outcome::Failed { cause } => cause.clone(),
+            Outcome::Failed { cause } | Outcome::TimedOut { cause } => cause.clone(),
             Outcome::Cancelled { actor, reason } if reason.is_empty() => {
                 format!("stopped by {actor}")
             }
@@ -235,6 +242,7 @@ impl Outcome {
             Outcome::Succeeded => Some(JobState::Succeeded),
             Outcome::Failed { .. } => Some(JobState::Failed),
             Outcome::Cancelled { .. } => Some(JobState::Cancelled),
+            Outcome::TimedOut { .. } => Some(JobState::Timeout),
             Outcome::Preempted { .. } | Outcome::RolledBack { .. } => None,
         }
     }

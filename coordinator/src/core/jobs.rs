@@ -239,7 +239,7 @@ impl Core {
         }
         let mut job = Job::clone(job);
         job.state = state;
-        if state == JobState::Running && job.started.is_none() {
+        if state == JobState::Running {
             job.started = Some(now);
         }
         if state.is_terminal() {
@@ -258,6 +258,24 @@ impl Core {
         self.put(Write::Job(Arc::new(job)), out);
     }
 
+    /// Jobs that have run for as long as their spec lets them are stopped politely. The limit holds
+    /// while the coordinator is away as well.
+    pub(super) fn expire_time_limits(&mut self, now: Timestamp, out: &mut Effects) {
+        let due = |job: &Job| {
+            let (limit, started) = (job.request.timeout_ms?, job.started?);
+            let over = job.state == JobState::Running && now.ms_since(started) >= limit;
+            over.then(|| format!("its time limit of {} s is over", limit / 1000))
+        };
+        let due: Vec<_> = self
+            .live_jobs
+            .iter()
+            .filter_map(|id| Some((id.clone(), due(self.jobs.get(id)?)?)))
+            .collect();
+        for (job, cause) in due {
+            self.end_attempt(&job, Outcome::TimedOut { cause }, "gangline", now, out);
+        }
+    }
+
     /// The end of a job: its final state, or back to the queue after a rollback.
     pub(super) fn end_job(
         &mut self,
@@ -271,6 +289,7 @@ impl Core {
             Outcome::Cancelled { actor, .. } => actor.clone(),
             Outcome::Succeeded
             | Outcome::Failed { .. }
+            | Outcome::TimedOut { .. }
             | Outcome::Preempted { .. }
             | Outcome::RolledBack { .. } => "gangline".to_owned(),
         };

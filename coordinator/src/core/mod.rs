@@ -239,6 +239,7 @@ impl Core {
         self.settle_stopping(now, out);
         self.expire_guests(now, out);
         self.expire_drains(now, out);
+        self.expire_time_limits(now, out);
         self.expire_idle_clusters(now, out);
         let quarantined = self.quarantine.len();
         self.quarantine.retain(|quarantine| quarantine.until_ms > now.boot_ms);

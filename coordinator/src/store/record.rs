@@ -168,6 +168,7 @@ enum OutcomeV1 {
     Cancelled { actor: String, reason: String },
     RolledBack { cause: String },
     Preempted { cause: String },
+    TimedOut { cause: String },
 }
 
 impl From<&Outcome> for OutcomeV1 {
@@ -178,6 +179,7 @@ impl From<&Outcome> for OutcomeV1 {
             Outcome::Cancelled { actor, reason } => OutcomeV1::Cancelled { actor, reason },
             Outcome::RolledBack { cause } => OutcomeV1::RolledBack { cause },
             Outcome::Preempted { cause } => OutcomeV1::Preempted { cause },
+            Outcome::TimedOut { cause } => OutcomeV1::TimedOut { cause },
         }
     }
 }
@@ -190,6 +192,7 @@ impl From<OutcomeV1> for Outcome {
             OutcomeV1::Cancelled { actor, reason } => Outcome::Cancelled { actor, reason },
             OutcomeV1::RolledBack { cause } => Outcome::RolledBack { cause },
             OutcomeV1::Preempted { cause } => Outcome::Preempted { cause },
+            OutcomeV1::TimedOut { cause } => Outcome::TimedOut { cause },
         }
     }
 }

@@ -172,6 +172,21 @@ pub const ATTEMPT_PREEMPTED: &str = r#"
     00 ; no driver
     00 ; no guest"#;
 
+pub const ATTEMPT_TIMED_OUT: &str = r#"
+    01 08501e4e ; layout 1, checksum
+    07 6a2d3766336b32 ; job `j-7f3k2`
+    06 ; number 6
+    06 672d34627137 ; gang `g-4bq7`
+    03 06 ; epoch 3.6
+    fc34440f00 fd6f525c18a3010000 ; started: boot 1000500, wall 1800000000623
+    01 fb0401 fdc33e5d18a3010000 ; ended: boot 260, wall 1800000061123
+    01 05 1e 6974732074696d65206c696d6974206f662036302073206973206f766572 ; outcome TimedOut `its time limit of 60 s is over`
+    01 00 ; ray: version ``
+    00 ; session ``
+    00 ; nodes: 0
+    00 ; no driver
+    00 ; no guest"#;
+
 pub const GANG_EVERY_PHASE: &str = r#"
     01 0547c4ff ; layout 1, checksum
     06 672d34627137 ; id `g-4bq7`

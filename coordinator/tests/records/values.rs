@@ -190,6 +190,11 @@ pub fn attempt_preempted() -> Attempt {
     Attempt { guest: None, ..attempt_ended(5, outcome, RayFacts::default()) }
 }
 
+pub fn attempt_timed_out() -> Attempt {
+    let outcome = Outcome::TimedOut { cause: "its time limit of 60 s is over".to_owned() };
+    Attempt { guest: None, ..attempt_ended(6, outcome, RayFacts::default()) }
+}
+
 /// A gang whose members are in every phase, and have ended in every way.
 pub fn gang_every_phase() -> Gang {
     let ended = |how| End { how, asked: false, last_output: String::new(), logs_complete: false };

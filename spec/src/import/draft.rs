@@ -5,7 +5,7 @@ use super::batch::Batch;
 use super::{Imported, name_from};
 use crate::canonical::is_printable;
 use crate::error::{Code, Problems, SpecError, SpecErrors};
-use crate::fields::{Features, RESOURCES, Section, Status, TOP};
+use crate::fields::{RESOURCES, Section, Status, TOP};
 use crate::overrides;
 use crate::tree::{self, Node, Pos, Scalar, ScalarKind, Value};
 use crate::yaml::{scalar_text, write_after};
@@ -263,11 +263,11 @@ impl Draft {
     /// out of its comment it is a field again. In a submission it is refused when it is read.
     fn line(&self, section: &Section, name: &str, value: &str) -> String {
         let status = section.field(name).map_or(Status::NotYet(None), |field| field.status);
-        if status.is_read(Features::Delivered) || self.made_for == For::Submission {
+        if status.is_read() || self.made_for == For::Submission {
             return format!("{name}: {value}");
         }
         let hint = match status {
-            Status::Waits(Some(hint)) | Status::NotYet(Some(hint)) => format!("; {hint}"),
+            Status::NotYet(Some(hint)) => format!("; {hint}"),
             _ => String::new(),
         };
         format!("# {name}: {value}  # not acted on yet{hint}")

@@ -1,23 +1,23 @@
-//! Fields that are read and checked, but that `parse` refuses until a coordinator acts on them.
+//! Priorities, time limits, reward functions, and the nodes that a job asks for or not.
 
 use std::time::Duration;
 
-use gangline_spec::{Code, Features, JobSpec, Priority, Reward, parse, parse_with_features};
+use gangline_spec::{JobSpec, Priority, Reward, parse};
 
 fn read(source: &str) -> JobSpec {
-    match parse_with_features(source, Features::All) {
+    match parse(source) {
         Ok(spec) => spec,
         Err(errors) => panic!("{}", errors.render("x.yaml", source)),
     }
 }
 
 fn errors(source: &str) -> Vec<(&'static str, String)> {
-    let errors = parse_with_features(source, Features::All).expect_err(source);
+    let errors = parse(source).expect_err(source);
     errors.errors.into_iter().map(|error| (error.code, error.pointer)).collect()
 }
 
 #[test]
-fn every_waiting_field_arrives_and_reads_back() {
+fn every_field_arrives_and_reads_back() {
     let source = "\
 run: x
 timeout: 1-02:00:00
@@ -33,11 +33,7 @@ resources: {gpu: [H100, H200], exclude_nodes: [gpu-0231]}
     assert_eq!(spec.resources.gpu, ["H100", "H200"]);
     assert_eq!(spec.resources.exclude_nodes, ["gpu-0231"]);
     let json = spec.canonical_json();
-    assert_eq!(parse_with_features(&json, Features::All).as_ref(), Ok(&spec), "{json}");
-    // The same text is refused as long as nobody acts on it, each field at its place.
-    let refused = parse(source).unwrap_err();
-    assert!(refused.errors.iter().all(|error| error.code == Code::NOT_YET), "{refused}");
-    assert_eq!(refused.errors.len(), 1);
+    assert_eq!(parse(&json).as_ref(), Ok(&spec), "{json}");
 }
 
 #[test]
@@ -50,7 +46,7 @@ fn defaults() {
         let spec = read(&format!("run: x\nqueue: {{priority: {text}}}"));
         assert_eq!(spec.priority, Priority(value), "{text}");
         let json = spec.canonical_json();
-        assert_eq!(parse_with_features(&json, Features::All), Ok(spec), "{json}");
+        assert_eq!(parse(&json), Ok(spec), "{json}");
     }
 }
 
