@@ -14,16 +14,17 @@ struct List {
     segment: &'static str,
     id: &'static str,
     titles: &'static [&'static str],
-    wide: &'static [&'static str],
-    /// The cells below `wide`; those below `titles` are the first of them.
+    /// How many of the titles a table has that is not wide.
+    narrow: usize,
+    /// The cells below `titles`.
     cells: fn(&Value) -> Vec<String>,
 }
 
 const NODES: List = List {
     segment: "nodes",
     id: "node_id",
-    titles: &["MEMBER", "NODE", "STATE", "ADDRESS", "RESOURCES"],
-    wide: &["MEMBER", "NODE", "STATE", "ADDRESS", "RESOURCES", "RAY NODE", "MESSAGE"],
+    titles: &["MEMBER", "NODE", "STATE", "ADDRESS", "RESOURCES", "RAY NODE", "MESSAGE"],
+    narrow: 5,
     cells: |item| {
         vec![
             text(item, "member"),
@@ -50,21 +51,11 @@ const ACTORS: List = List {
         "PID",
         "RESTARTS",
         "CAUSE OF DEATH",
-    ],
-    wide: &[
-        "ACTOR",
-        "CLASS",
-        "NAME",
-        "STATE",
-        "MEMBER",
-        "NODE",
-        "PID",
-        "RESTARTS",
-        "CAUSE OF DEATH",
         "RESOURCES",
         "PLACEMENT GROUP",
         "RAY NODE",
     ],
+    narrow: 9,
     cells: |item| {
         vec![
             text(item, "actor_id"),
@@ -87,7 +78,7 @@ const PLACEMENT_GROUPS: List = List {
     segment: "placement_groups",
     id: "placement_group_id",
     titles: &["PLACEMENT GROUP", "NAME", "STATE", "SCHEDULING", "BUNDLES"],
-    wide: &["PLACEMENT GROUP", "NAME", "STATE", "SCHEDULING", "BUNDLES"],
+    narrow: 5,
     cells: |item| {
         vec![
             text(item, "placement_group_id"),
@@ -122,7 +113,8 @@ pub(super) async fn run(
             items.iter().try_for_each(|item| screen.line(&text(item, list.id)))?;
         }
         Format::Table | Format::Wide => {
-            let titles = if screen.is_wide() { list.wide } else { list.titles };
+            let shown = if screen.is_wide() { list.titles.len() } else { list.narrow };
+            let titles = list.titles.get(..shown).unwrap_or(list.titles);
             let mut table = Table::new(titles, screen.width()).cut_last();
             for item in &items {
                 let mut cells = (list.cells)(item);
