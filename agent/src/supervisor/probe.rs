@@ -50,45 +50,60 @@ mod tests {
 
     use super::*;
 
+    /// A port that was let go of may at once be somebody else's: another test's, or another
+    /// program's. With one port of several it goes well, or the probe is at fault.
+    fn goes_well_with_some_port(try_one: impl Fn() -> bool) -> bool {
+        (0..20).any(|_| try_one())
+    }
+
     #[test]
     fn a_listener_on_any_address_makes_the_port_busy() {
         for address in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0", "[::]:0"] {
-            let Ok(listener) = TcpListener::bind(address) else {
+            if TcpListener::bind(address).is_err() {
                 assert!(address.starts_with('['), "IPv4 must be there");
                 continue;
+            }
+            let free_afterwards = || {
+                let listener = TcpListener::bind(address).unwrap();
+                let port = listener.local_addr().unwrap().port();
+                assert_eq!(ports_free([port]), Err(Refusal::PortBusy { port }), "{address}");
+                drop(listener);
+                ports_free([port]) == Ok(())
             };
-            let port = listener.local_addr().unwrap().port();
-            assert_eq!(ports_free([port]), Err(Refusal::PortBusy { port }), "{address}");
-            drop(listener);
-            assert_eq!(ports_free([port]), Ok(()), "{address}");
+            assert!(goes_well_with_some_port(free_afterwards), "{address}");
         }
     }
 
     #[test]
     fn probes_do_not_disturb_each_other() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
-        let probes: Vec<_> = (0..4)
-            .map(|_| std::thread::spawn(move || (0..500).all(|_| ports_free([port]).is_ok())))
-            .collect();
-        assert!(probes.into_iter().all(|probe| probe.join().unwrap()));
-        bind_v4(port).unwrap();
+        let all_free = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            drop(listener);
+            let probe = move || (0..500).all(|_| ports_free([port]).is_ok());
+            let probes: Vec<_> = (0..4).map(|_| std::thread::spawn(probe)).collect();
+            let free = probes.into_iter().map(|probe| probe.join().unwrap());
+            free.filter(|free| *free).count() == 4 && bind_v4(port).is_ok()
+        };
+        assert!(goes_well_with_some_port(all_free));
     }
 
     #[test]
     fn time_wait_is_not_busy() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let (mut server, _) = listener.accept().unwrap();
-        server.write_all(b"x").unwrap();
-        // The side that closes first keeps the port in TIME_WAIT: here the server.
-        drop(server);
-        let mut rest = Vec::new();
-        client.read_to_end(&mut rest).unwrap();
-        drop(client);
-        drop(listener);
-        assert_eq!(ports_free([port]), Ok(()));
+        let free_afterwards = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (mut server, _) = listener.accept().unwrap();
+            server.write_all(b"x").unwrap();
+            // The side that closes first keeps the port in TIME_WAIT: here the server.
+            drop(server);
+            let mut rest = Vec::new();
+            client.read_to_end(&mut rest).unwrap();
+            drop(client);
+            drop(listener);
+            ports_free([port]) == Ok(())
+        };
+        assert!(goes_well_with_some_port(free_afterwards));
     }
 }
