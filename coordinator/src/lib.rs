@@ -10,7 +10,6 @@ pub mod ca;
 pub mod config;
 pub mod convert;
 pub mod coordinator;
-pub mod core;
 pub mod driver;
 pub mod ingest;
 pub mod outbox;
@@ -22,3 +21,5 @@ pub mod server;
 pub mod session;
 pub mod store;
 pub mod trees;
+
+pub use gangline_core as core;

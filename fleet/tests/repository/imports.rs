@@ -2,22 +2,29 @@
 
 use super::is_word;
 
-/// Where a file stands in its crate: `["core", "job"]` for `src/core/job.rs`.
-pub struct Module(Vec<String>);
+/// Where a file stands: `["core", "job"]` for `src/core/job.rs`, and for `core/src/job.rs`, where the
+/// core is a crate of its own.
+pub struct Module {
+    root: Vec<String>,
+    place: Vec<String>,
+}
 
 impl Module {
     /// The module of a file below a crate's `src`.
     pub fn of(path: &str) -> Module {
-        let inside = path.split_once("/src/").map_or(path, |(_, inside)| inside);
+        let (folder, inside) = path.split_once("/src/").unwrap_or(("", path));
+        let own_crate = folder.ends_with("/core").then(|| "core".to_owned());
+        let root = Vec::from_iter(own_crate);
         let inside = inside.trim_end_matches(".rs").trim_end_matches("/mod");
-        Module(inside.split('/').map(str::to_owned).collect())
+        let below = inside.split('/').filter(|name| *name != "lib").map(str::to_owned);
+        Module { place: root.iter().cloned().chain(below).collect(), root }
     }
 
     /// The path from the root of the crate, when it begins with `crate`, `self` or `super`.
     fn resolve(&self, path: &str) -> Option<Vec<String>> {
         let mut place = match path.split("::").next()? {
-            "crate" => Vec::new(),
-            "self" | "super" => self.0.clone(),
+            "crate" => self.root.clone(),
+            "self" | "super" => self.place.clone(),
             _ => return None,
         };
         for segment in path.split("::") {
@@ -124,7 +131,7 @@ mod tests {
 
     fn foreign(code: &str) -> Vec<String> {
         let dependencies = ["tokio", "tracing", "gangline_common"].map(str::to_owned);
-        foreign_paths(code, &Module::of("coordinator/src/core/job.rs"), &dependencies)
+        foreign_paths(code, &Module::of("agent/src/core/job.rs"), &dependencies)
     }
 
     #[test]
@@ -134,6 +141,13 @@ mod tests {
             use gangline_common::{ids::{JobId, GangId}, time::Timestamp};
             fn f(x: super::node::Node) -> Vec<u8> { JobState::Held; std::mem::take(x) }";
         assert_eq!(foreign(code), [""; 0]);
+    }
+
+    #[test]
+    fn in_a_crate_of_its_own_the_root_is_the_core() {
+        let module = Module::of("coordinator/core/src/job.rs");
+        let code = "use crate::effect::Write; use super::gang::Gang; use super::super::api::View;";
+        assert_eq!(foreign_paths(code, &module, &[]), ["super::super::api::View"]);
     }
 
     #[test]
@@ -152,8 +166,10 @@ mod tests {
 
     #[test]
     fn above_the_core_is_outside() {
-        let module = Module::of("agent/src/core/mod.rs");
-        assert_eq!(foreign_paths("use super::ledger::Ledger;", &module, &[]).len(), 1);
-        assert_eq!(foreign_paths("use self::event::Event;", &module, &[]), [""; 0]);
+        for path in ["agent/src/core/mod.rs", "coordinator/core/src/lib.rs"] {
+            let module = Module::of(path);
+            assert_eq!(foreign_paths("use super::ledger::Ledger;", &module, &[]).len(), 1);
+            assert_eq!(foreign_paths("use self::event::Event;", &module, &[]), [""; 0]);
+        }
     }
 }
