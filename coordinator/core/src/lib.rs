@@ -20,6 +20,7 @@ pub mod maintenance;
 pub mod node;
 mod nodes;
 pub mod placement;
+pub mod policy;
 pub mod projects;
 mod schedule;
 pub mod secrets;
@@ -37,6 +38,7 @@ use event::{Event, RequestId};
 use gang::{Gang, GangState};
 use job::{Attempt, Job, JobState, Place};
 use node::{NetworkKey, Node};
+use policy::Policy;
 use projects::ProjectRecord;
 use secrets::SecretRecord;
 
@@ -65,6 +67,7 @@ pub struct Core {
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
     // Not stored: derived, or learned again.
+    pub(crate) policy: Policy,
     pub(crate) queue: BTreeMap<Place, JobId>,
     pub(crate) live_jobs: BTreeSet<JobId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
@@ -93,6 +96,12 @@ impl Core {
     /// An empty core of a store's era.
     pub fn new(era: u32, now: Timestamp) -> Self {
         Core { era, started_ms: now.boot_ms, want_schedule: true, ..Core::default() }
+    }
+
+    /// Serves the queue in another way; for comparisons.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+        self.want_schedule = true;
     }
 
     /// Takes one stored entity in; only before the first step.
