@@ -261,14 +261,32 @@ pub struct Project {
 pub enum ProjectCommand {
     /// List your project; all of them for operators
     Ls,
-    /// Decide what the jobs of a project may ask for; for administrators
-    Set {
-        /// Name of the project
-        project: String,
-        /// Highest priority: low, normal, high, urgent, or 0 to 100
-        #[arg(long, value_name = "PRIORITY", value_parser = parse_priority)]
-        max_priority: u8,
-    },
+    /// Decide what the jobs of a project may ask for and use; for administrators
+    Set(ProjectSettings),
+}
+
+/// Arguments of `gangline project set`.
+#[derive(Debug, ClapArgs)]
+#[command(group = clap::ArgGroup::new("decision").required(true).multiple(true)
+    .args(["max_priority", "pool", "no_quota"]))]
+pub struct ProjectSettings {
+    /// Name of the project
+    pub project: String,
+    /// Highest priority: low, normal, high, urgent, or 0 to 100
+    #[arg(long, value_name = "PRIORITY", value_parser = parse_priority)]
+    pub max_priority: Option<u8>,
+    /// Pool of the quota
+    #[arg(long)]
+    pub pool: Option<String>,
+    /// GPUs that the project gets back from others as soon as it has jobs for them
+    #[arg(long, value_name = "GPUS", requires = "pool", default_value_t = 0)]
+    pub guaranteed: u32,
+    /// GPUs that its jobs hold together at most; no limit without it
+    #[arg(long, value_name = "GPUS", requires = "pool")]
+    pub max_gpus: Option<u32>,
+    /// End the quota in this pool
+    #[arg(long, value_name = "POOL", conflicts_with = "pool")]
+    pub no_quota: Option<String>,
 }
 
 fn parse_priority(text: &str) -> Result<u8, String> {

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::core::credential::{ApiTokenRecord, JoinTokenRecord};
 use crate::core::effect::{Effects, Seen, Write};
 use crate::core::gang::Gang;
-use crate::core::job::{Attempt, Job};
+use crate::core::job::{Attempt, Job, JobState};
 use crate::core::node::Node;
 use crate::core::projects::ProjectRecord;
 use crate::core::secrets::SecretRecord;
@@ -101,7 +101,10 @@ impl Inner {
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project.clone(), name.clone()));
             }
-            Write::Idempotency(_) | Write::ForgetIdempotency { .. } | Write::Audit(_) => {}
+            Write::Usage(_)
+            | Write::Idempotency(_)
+            | Write::ForgetIdempotency { .. }
+            | Write::Audit(_) => {}
         }
     }
 
@@ -112,6 +115,13 @@ impl Inner {
     fn see(&mut self, seen: &Seen) {
         match seen {
             Seen::Node(node) => self.take_node(node),
+            Seen::Why { job, reason } => {
+                if let Some(job) = self.jobs.get_mut(job)
+                    && job.state == JobState::Pending
+                {
+                    Arc::make_mut(job).reason = reason.as_ref().to_owned();
+                }
+            }
             Seen::Word { node, last_word_ms, held } => {
                 if let Some(node) = self.nodes.get_mut(node) {
                     let node = Arc::make_mut(node);
@@ -287,6 +297,24 @@ impl Board {
         let named = inner.tokens.values().map(|token| (token.project.clone(), None));
         let decided = inner.projects.values().map(|p| (p.name.clone(), Some(p.clone())));
         named.chain(decided).collect()
+    }
+
+    /// GPUs that jobs hold, by project and pool.
+    pub fn held_gpus(&self) -> BTreeMap<(String, String), u32> {
+        let inner = self.read();
+        let mut held: BTreeMap<(String, String), u32> = BTreeMap::new();
+        for gang in inner.live_gangs.values() {
+            let members = gang.members.values().filter(|member| member.phase.holds_resources());
+            for member in members {
+                let job = inner.jobs.get(&gang.job);
+                let node = inner.nodes.get(&member.node).and_then(|node| node.inventory.as_ref());
+                if let (Some(job), Some(inventory)) = (job, node) {
+                    let key = (job.project.clone(), inventory.pool.clone());
+                    *held.entry(key).or_default() += member.gpus.len() as u32;
+                }
+            }
+        }
+        held
     }
 
     /// The secrets of a project by name, sealed.

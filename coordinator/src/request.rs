@@ -57,6 +57,8 @@ pub fn job_request(
         grace_ms: millis(spec.grace_period),
         start_timeout_ms: millis(spec.launcher.start_timeout),
         timeout_ms: spec.timeout.map(millis),
+        preemptible: spec.preemptible,
+        min_runtime_ms: spec.min_runtime.map(millis),
         spec_json: spec.canonical_json(),
         submit_command,
     }

@@ -18,11 +18,12 @@ use records::{Golden, Value, values};
 
 /// Layout and checksum come before the body.
 const HEAD: usize = 5;
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "join_tokens",
     "api_tokens",
     "secrets",
     "projects",
+    "usage",
     "idempotency",
     "nodes",
     "jobs",

@@ -50,9 +50,15 @@ impl JobSpec {
         top.put("launcher", Some(self.launcher.canonical()));
         top.put("name", self.name.as_ref().map(|v| json!(v)));
         top.put("project", self.project.as_ref().map(|v| json!(v)));
-        if self.priority != Priority::NORMAL {
-            top.put("queue", Some(json!({ "priority": self.priority.0 })));
+        top.put("min_runtime", self.min_runtime.map(|time| json!(units::write_duration(time))));
+        let mut queue = serde_json::Map::new();
+        if self.preemptible {
+            queue.insert("preemptible".to_owned(), json!(true));
         }
+        if self.priority != Priority::NORMAL {
+            queue.insert("priority".to_owned(), json!(self.priority.0));
+        }
+        top.put("queue", not_empty(json!(queue)));
         top.put("resources", Some(self.resources.canonical()));
         let reward = self.reward.as_ref();
         top.put("reward", reward.map(|r| json!({ "path": r.path, "symbol": r.symbol })));

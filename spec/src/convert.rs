@@ -66,10 +66,13 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
         spec.tracking = read_tracking(&tracking, out);
     }
     spec.timeout = top.get("timeout").and_then(|cell| cell.duration(out));
-    if let Some(queue) = top.section("queue", &fields::QUEUE, out)
-        && let Some(priority) = queue.get("priority").and_then(|cell| cell.priority(out))
-    {
-        spec.priority = priority;
+    spec.min_runtime = top.get("min_runtime").and_then(|cell| cell.duration(out));
+    if let Some(queue) = top.section("queue", &fields::QUEUE, out) {
+        if let Some(priority) = queue.get("priority").and_then(|cell| cell.priority(out)) {
+            spec.priority = priority;
+        }
+        let preemptible = queue.get("preemptible").and_then(|cell| cell.boolean(out));
+        spec.preemptible = preemptible.unwrap_or_default();
     }
     let code = top.section("code", &fields::CODE, out);
     spec.code = code.and_then(|code| read_code(&code, out));

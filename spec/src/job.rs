@@ -58,6 +58,10 @@ pub struct JobSpec {
     pub timeout: Option<Duration>,
     /// Place in the queue.
     pub priority: Priority,
+    /// Whether it may be sent back to the queue for a job of higher priority.
+    pub preemptible: bool,
+    /// Time that it runs at least before it may make room for another.
+    pub min_runtime: Option<Duration>,
     /// Where the code comes from; `None` when it is on the nodes.
     pub code: Option<CodeSpec>,
     /// The reward function of an RL job.
@@ -284,6 +288,8 @@ impl JobSpec {
             tracking: Tracking::default(),
             timeout: None,
             priority: Priority::default(),
+            preemptible: false,
+            min_runtime: None,
             code: None,
             reward: None,
             secrets: Vec::new(),

@@ -103,7 +103,11 @@ pub(crate) static TOP: Section = Section {
         later("notify"),
         later("ports"),
         later("on_disconnect"),
-        later("min_runtime"),
+        built(
+            "min_runtime",
+            Shape::Duration,
+            "Time that the job runs at least before it may make room for another.",
+        ),
         later("hold_on_failure"),
         later("logs"),
         built("reward", Shape::Section(&REWARD), "The reward function of an RL job."),
@@ -244,7 +248,12 @@ pub(crate) static QUEUE: Section = Section {
              project has a highest one.",
         )
         .default("\"normal\""),
-        later("preemptible"),
+        built(
+            "preemptible",
+            Shape::Bool,
+            "Whether the job may be sent back to the queue for one of higher priority.",
+        )
+        .default("false"),
         later("after"),
         later("not_before"),
         later("hold"),

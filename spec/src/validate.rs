@@ -82,6 +82,7 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
     check_checkpoint(&spec.checkpoint, &spec.entrypoint, out);
     check_tracking(&spec.tracking, out);
     check_time("/timeout", spec.timeout, out);
+    check_time("/min_runtime", spec.min_runtime, out);
     if let Kind::Cluster { idle_stop } = spec.kind {
         check_time("/idle_stop", idle_stop, out);
         check_cluster(spec, out);

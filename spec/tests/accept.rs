@@ -105,6 +105,8 @@ fn every_field_arrives() {
         },
         timeout: None,
         priority: Priority::NORMAL,
+        preemptible: false,
+        min_runtime: None,
         code: None,
         reward: None,
         secrets: Vec::new(),

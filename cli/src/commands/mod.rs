@@ -120,9 +120,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         },
         Command::Project(args) => match args.command {
             ProjectCommand::Ls => project::list(&client()?, screen).await,
-            ProjectCommand::Set { project, max_priority } => {
-                project::set(&client()?, &project, max_priority, screen).await
-            }
+            ProjectCommand::Set(settings) => project::set(&client()?, &settings, screen).await,
         },
         Command::Secret(args) => match args.command {
             SecretCommand::Set { name, from_file, project } => {

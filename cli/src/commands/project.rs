@@ -1,8 +1,9 @@
-//! `project`: what the jobs of a project may ask for.
+//! `project`: what the jobs of a project may ask for and use.
 
 use serde_json::{Value, json};
 
 use super::{check_selector, or_dash};
+use crate::args::ProjectSettings;
 use crate::client::Client;
 use crate::durations::local;
 use crate::errors::{CliError, exit};
@@ -25,13 +26,14 @@ pub(super) async fn list(client: &Client, screen: &Screen) -> Result<u8, CliErro
         }
         Format::Table | Format::Wide => {
             let mut table =
-                Table::new(&["NAME", "HIGHEST PRIORITY", "SET BY", "SET"], screen.width());
+                Table::new(&["NAME", "HIGHEST PRIORITY", "GPUS", "SET BY", "SET"], screen.width());
             for project in &projects {
                 let highest = project.get("max_priority").and_then(Value::as_u64);
                 let set = Some(text(project, "set")).filter(|set| !set.is_empty());
                 table.row(vec![
                     text(project, "name"),
                     or_dash(highest.map(|highest| highest.to_string())),
+                    or_dash(Some(quotas(project)).filter(|quotas| !quotas.is_empty())),
                     or_dash(Some(text(project, "set_by"))),
                     or_dash(set.map(|set| local(&set))),
                 ]);
@@ -45,13 +47,45 @@ pub(super) async fn list(client: &Client, screen: &Screen) -> Result<u8, CliErro
 /// Decide about a project.
 pub(super) async fn set(
     client: &Client,
-    project: &str,
-    max_priority: u8,
+    settings: &ProjectSettings,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    check_selector("project", project)?;
-    let body = json!({ "max_priority": max_priority }).to_string();
-    client.put(&["projects", project], &[], "application/json", body).await?;
-    screen.hint(&format!("jobs of {} may ask for at most {max_priority}", clean(project)));
+    let name = &settings.project;
+    check_selector("project", name)?;
+    let mut body = serde_json::Map::new();
+    let mut said = Vec::new();
+    if let Some(max_priority) = settings.max_priority {
+        body.insert("max_priority".to_owned(), json!(max_priority));
+        said.push(format!("may ask for at most priority {max_priority}"));
+    }
+    if let Some(pool) = &settings.pool {
+        let quota = json!({ "guaranteed": settings.guaranteed, "maximum": settings.max_gpus });
+        body.insert("quotas".to_owned(), json!({ pool: quota }));
+        let most = settings.max_gpus.map_or("any number".to_owned(), |most| most.to_string());
+        said.push(format!(
+            "are guaranteed {} GPUs of pool {} and may use {most}",
+            settings.guaranteed,
+            clean(pool)
+        ));
+    }
+    if let Some(pool) = &settings.no_quota {
+        body.insert("end_quotas".to_owned(), json!([pool]));
+        said.push(format!("have no quota in pool {}", clean(pool)));
+    }
+    client.put(&["projects", name], &[], "application/json", json!(body).to_string()).await?;
+    screen.hint(&format!("jobs of {} {}", clean(name), said.join(", ")));
     Ok(exit::OK)
+}
+
+/// "h100-a: 16 of 32 to 64" for each pool with a quota.
+fn quotas(project: &Value) -> String {
+    let quotas = project.get("quotas").and_then(Value::as_object);
+    let number = |quota: &Value, key: &str| quota.get(key).and_then(Value::as_u64);
+    let one = |(pool, quota): (&String, &Value)| {
+        let most = number(quota, "maximum").map_or("any".to_owned(), |most| most.to_string());
+        let [used, guaranteed] =
+            ["in_use", "guaranteed"].map(|key| number(quota, key).unwrap_or_default());
+        format!("{pool}: {used} of {guaranteed} to {most}")
+    };
+    quotas.into_iter().flatten().map(one).collect::<Vec<_>>().join(", ")
 }

@@ -12,6 +12,7 @@ use super::job::{Attempt, Job};
 use super::node::Node;
 use super::projects::ProjectRecord;
 use super::secrets::SecretRecord;
+use super::usage::Usage;
 
 /// Output of one batch of events. The driver commits `writes`, then acts on the rest.
 #[derive(Debug, Default)]
@@ -42,6 +43,7 @@ pub enum Write {
     ApiToken(ApiTokenRecord),
     Secret(Arc<SecretRecord>),
     Project(ProjectRecord),
+    Usage(Usage),
     Idempotency(IdempotencyRecord),
     ForgetIdempotency { user: String, key: String },
     ForgetJoinToken { id: String },
@@ -58,6 +60,11 @@ pub enum Write {
 #[derive(Debug, Clone)]
 pub enum Seen {
     Node(Arc<Node>),
+    /// Why a job waits.
+    Why {
+        job: JobId,
+        reason: Arc<str>,
+    },
     /// A sign of life, and nothing else.
     Word {
         node: NodeId,
@@ -185,6 +192,29 @@ pub enum Rejected {
     PriorityTooHigh {
         highest: u8,
     },
+    /// No node is in the pool; those that there are.
+    NoSuchPool {
+        pool: String,
+        known: Vec<String>,
+    },
+    /// See `core::projects::QUOTA_LIMIT`.
+    TooManyQuotas {
+        limit: usize,
+    },
+    GuaranteeAboveMaximum {
+        guaranteed: u32,
+        maximum: u32,
+    },
+    /// The project's jobs hold more than the maximum would be.
+    QuotaBelowUse {
+        held: u32,
+        jobs: Vec<JobId>,
+    },
+    /// With what others are guaranteed it would be more than the pool has.
+    GuaranteesTooLarge {
+        gpus: u64,
+        promised: u32,
+    },
     /// See `core::secrets::PROJECT_SECRET_LIMIT`.
     TooManySecrets {
         limit: usize,
@@ -226,6 +256,7 @@ impl Write {
                     drain.since.boot_ms = now.boot_ms;
                 }
             }
+            Write::Usage(usage) if rebooted => usage.at.boot_ms = now.boot_ms,
             Write::Attempt(attempt) if rebooted => {
                 if let Some(guest) = &mut Arc::make_mut(attempt).guest {
                     guest.since.boot_ms = now.boot_ms;
@@ -238,6 +269,7 @@ impl Write {
             | Write::ApiToken(_)
             | Write::Secret(_)
             | Write::Project(_)
+            | Write::Usage(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
             | Write::ForgetJoinToken { .. }

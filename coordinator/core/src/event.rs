@@ -9,7 +9,7 @@ use super::gang::Phase;
 use super::job::{JobRequest, RayFacts};
 use super::maintenance::Maintenance;
 use super::node::{Inventory, Session};
-use super::projects::ProjectRecord;
+use super::projects::ProjectChange;
 use super::secrets::SecretRecord;
 
 /// Ties a reply to the caller that waits for it; chosen by the driver.
@@ -67,7 +67,8 @@ pub enum Event {
     },
     SetProject {
         request: RequestId,
-        record: ProjectRecord,
+        name: String,
+        change: Box<ProjectChange>,
         actor: Principal,
     },
     MaintainNode {

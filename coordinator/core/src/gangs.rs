@@ -319,6 +319,7 @@ impl Core {
             let mut attempt = Attempt::clone(attempt);
             attempt.ended = Some(now);
             attempt.outcome = Some(outcome.clone());
+            self.count_usage(&attempt, now, out);
             self.put(Write::Attempt(Arc::new(attempt)), out);
         }
         let mut stopping = Job::clone(&job);

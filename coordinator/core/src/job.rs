@@ -48,6 +48,10 @@ pub struct JobRequest {
     pub start_timeout_ms: u64,
     /// Longest time in the state RUNNING; what the job then has is its grace period.
     pub timeout_ms: Option<u64>,
+    /// It may be sent back to the queue for a job of higher priority.
+    pub preemptible: bool,
+    /// It is not sent back to make room before it has run for this long.
+    pub min_runtime_ms: Option<u64>,
     /// The submitted spec as canonical JSON: the record of truth that this struct is made from.
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.

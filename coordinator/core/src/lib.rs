@@ -7,24 +7,30 @@
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 pub mod audit;
+pub mod capacity;
 pub mod credential;
 pub mod effect;
 pub mod event;
+pub mod forecast;
 pub mod gang;
 mod gangs;
 pub mod guests;
+mod holdings;
 pub mod invariants;
 pub mod job;
 mod jobs;
 pub mod maintenance;
 pub mod node;
 mod nodes;
+pub mod order;
 pub mod placement;
 pub mod policy;
+mod preemption;
 pub mod projects;
 mod schedule;
 pub mod secrets;
 mod tokens;
+pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,15 +38,19 @@ use std::sync::Arc;
 use gangline_common::ids::{GangId, JobId, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
+use capacity::Capacity;
 use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
+use forecast::History;
 use gang::{Gang, GangState};
+use holdings::Holdings;
 use job::{Attempt, Job, JobState, Place};
 use node::{NetworkKey, Node};
 use policy::Policy;
 use projects::ProjectRecord;
 use secrets::SecretRecord;
+use usage::Usage;
 
 /// Jobs that are not yet terminal; one more is refused.
 pub const LIVE_JOB_LIMIT: usize = 20_000;
@@ -48,6 +58,8 @@ pub const LIVE_JOB_LIMIT: usize = 20_000;
 pub const QUARANTINE_MS: u64 = 600_000;
 /// How often leases and deadlines are looked at.
 pub const CHECK_EVERY_MS: u64 = 250;
+/// The queue is looked at after every event that matters to it, and at least this often.
+const PASS_EVERY_MS: u64 = 5_000;
 /// A desired state that an agent does not hold is pushed again after this long.
 const PUSH_AGAIN_MS: u64 = 2_000;
 
@@ -64,10 +76,20 @@ pub struct Core {
     /// By project and name.
     pub(crate) secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
     pub(crate) projects: BTreeMap<String, ProjectRecord>,
+    pub(crate) usage: BTreeMap<String, Usage>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
     // Not stored: derived, or learned again.
     pub(crate) policy: Policy,
+    pub(crate) capacity: Capacity,
+    pub(crate) holdings: Holdings,
+    pub(crate) history: History,
+    /// When the nodes of a gang that waits were first supposed to be free, on the boot clock: later gangs
+    /// that take longer than was supposed delay it no further.
+    pub(crate) promised: BTreeMap<JobId, u64>,
+    /// Why each waiting job waits, for readers.
+    pub(crate) why: BTreeMap<JobId, Arc<str>>,
+    explaining: bool,
     pub(crate) queue: BTreeMap<Place, JobId>,
     pub(crate) live_jobs: BTreeSet<JobId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
@@ -80,6 +102,7 @@ pub struct Core {
     pub(crate) started_ms: u64,
     next_sequence: u64,
     next_check_ms: u64,
+    last_pass_ms: u64,
     want_schedule: bool,
     dirty_nodes: BTreeSet<NodeId>,
 }
@@ -95,7 +118,23 @@ pub(crate) struct Quarantine {
 impl Core {
     /// An empty core of a store's era.
     pub fn new(era: u32, now: Timestamp) -> Self {
-        Core { era, started_ms: now.boot_ms, want_schedule: true, ..Core::default() }
+        Core {
+            era,
+            started_ms: now.boot_ms,
+            want_schedule: true,
+            explaining: true,
+            ..Core::default()
+        }
+    }
+
+    /// Whether waiting jobs are told why: a replay that nobody watches need not.
+    pub fn set_explaining(&mut self, explaining: bool) {
+        self.explaining = explaining;
+    }
+
+    /// Why a waiting job waits, as of the newest pass over the queue.
+    pub fn why(&self, job: &JobId) -> Option<&Arc<str>> {
+        self.why.get(job)
     }
 
     /// Serves the queue in another way; for comparisons.
@@ -114,7 +153,15 @@ impl Core {
                 } else {
                     self.queue.remove(&job.place());
                 }
+                // Readers have the record's reason now, until the next pass.
+                self.why.remove(&job.id);
+                if job.state != JobState::Pending {
+                    self.promised.remove(&job.id);
+                }
                 if job.state.is_terminal() {
+                    if self.jobs.get(&job.id).is_none_or(|old| !old.state.is_terminal()) {
+                        self.note_duration(&job);
+                    }
                     self.live_jobs.remove(&job.id);
                 } else {
                     self.live_jobs.insert(job.id.clone());
@@ -130,6 +177,7 @@ impl Core {
                 self.gangs.insert(gang.id.clone(), gang);
             }
             Write::Node(node) => {
+                self.capacity.mark(&node.id);
                 self.nodes.insert(node.id.clone(), node);
             }
             Write::JoinToken(record) => {
@@ -143,6 +191,9 @@ impl Core {
             }
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project, name));
+            }
+            Write::Usage(usage) => {
+                self.usage.insert(usage.project.clone(), usage);
             }
             Write::Project(record) => {
                 self.projects.insert(record.name.clone(), record);
@@ -165,6 +216,7 @@ impl Core {
                 self.attempts.remove(&(job, number));
             }
             Write::ForgetGang { id } => {
+                self.holdings.mark(&id);
                 self.gangs.remove(&id);
                 self.on_node.values_mut().for_each(|gangs| {
                     gangs.remove(&id);
@@ -206,8 +258,8 @@ impl Core {
             Event::DeleteSecret { request, project, name, actor } => {
                 self.on_delete_secret(request, (project, name), &actor, now, out);
             }
-            Event::SetProject { request, record, actor } => {
-                self.on_set_project(request, record, &actor, now, out);
+            Event::SetProject { request, name, change, actor } => {
+                self.on_set_project(request, (name, *change), &actor, now, out);
             }
             Event::MaintainNode { request, node, wanted, actor } => {
                 self.on_maintain_node(request, &node, wanted, &actor, now, out);
@@ -236,6 +288,7 @@ impl Core {
             self.expire(now, out);
         }
         if std::mem::take(&mut self.want_schedule) {
+            self.last_pass_ms = now.boot_ms;
             self.schedule(now, out);
         }
         self.push_dirty(now, out);
@@ -252,6 +305,9 @@ impl Core {
         self.expire_idle_clusters(now, out);
         let quarantined = self.quarantine.len();
         self.quarantine.retain(|quarantine| quarantine.until_ms > now.boot_ms);
+        // Time alone changes ages, forecasts and who may be sent back.
+        let passed = now.boot_ms.saturating_sub(self.last_pass_ms);
+        self.want_schedule |= !self.queue.is_empty() && passed >= PASS_EVERY_MS;
         // Nobody reports that a block is free again; a job may wait for nothing else.
         self.want_schedule |= self.quarantine.len() < quarantined;
         let old: Vec<_> = self
@@ -273,7 +329,10 @@ impl Core {
 
     /// Gangs with members on each node, live ones only.
     fn index_gang(&mut self, gang: &Gang) {
-        for node in gang.nodes() {
+        self.holdings.mark(&gang.id);
+        let nodes = gang.nodes();
+        self.mark_nodes(&nodes);
+        for node in nodes {
             let gangs = self.on_node.entry(node).or_default();
             if gang.is_live() {
                 gangs.insert(gang.id.clone());
@@ -376,6 +435,10 @@ impl Core {
 
     pub fn projects(&self) -> impl Iterator<Item = &ProjectRecord> {
         self.projects.values()
+    }
+
+    pub fn usage(&self) -> impl Iterator<Item = &Usage> {
+        self.usage.values()
     }
 
     pub fn api_tokens(&self) -> impl Iterator<Item = &ApiTokenRecord> {

@@ -144,6 +144,7 @@ impl Core {
             let node = Arc::make_mut(node);
             node.session = Some(session);
             node.last_word_ms = now.boot_ms;
+            self.capacity.mark(id);
         }
         self.set_reachability(id, Reachability::Reachable, now, out);
         self.push_later(id);
@@ -153,6 +154,7 @@ impl Core {
     fn close_session(&mut self, id: &NodeId, reason: CloseReason, out: &mut Effects) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         if let Some(session) = Arc::make_mut(node).session.take() {
+            self.capacity.mark(id);
             out.closes.push(Close { node: id.clone(), session: session.number, reason });
             out.saw(Seen::Node(node.clone()));
         }
@@ -163,6 +165,7 @@ impl Core {
         if node.session.as_ref().is_some_and(|s| s.number == session) {
             // Not a failure: only silence counts, and it is measured from the last word.
             Arc::make_mut(node).session = None;
+            self.capacity.mark(id);
             out.saw(Seen::Node(node.clone()));
         }
     }
@@ -284,6 +287,7 @@ impl Core {
         if node.reachability == reachability {
             return;
         }
+        self.capacity.mark(id);
         let silent_s = now.boot_ms.saturating_sub(node.last_word_ms) / 1000;
         let node = Arc::make_mut(node);
         let before = node.reachability;

@@ -1,13 +1,16 @@
 //! Placement: a small problem in, an all-or-nothing answer or a reason per node out.
 //!
-//! First the checks (`unfit`), then the ranking (fewest free GPUs first, so that empty nodes stay
-//! empty). The reasons come from the same checks, so they cannot disagree with the decision.
+//! First the checks (`mismatch`, `closed`, `taken`), then the ranking: fewest free GPUs first, so that
+//! empty nodes stay empty, and among equals nodes that lie close together. A gang lies in one pool. The
+//! reasons come from the same checks, so they cannot disagree with the decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
 
+use super::capacity::{Capacity, Group, Kind, Slot};
 use super::job::{JobRequest, Launcher};
 use super::node::NetworkKey;
 
@@ -19,34 +22,15 @@ pub const MINIMUM_PORTS: u32 = 256;
 pub const HEAD_MEMORY_BYTES: u64 = 1 << 30;
 const CPU_JOB_CPUS_MILLI: u32 = 1000;
 const CPU_JOB_MEMORY_BYTES: u64 = 2 << 30;
+/// Labels that say how close nodes are, the closest first.
+pub const TOPOLOGY_LABELS: [&str; 4] = ["nvl-domain", "rack", "leaf", "rail"];
+/// Nodes that a reason names; it counts the others.
+const SHOWN: usize = 8;
 
-/// A node as the solver sees it.
-#[derive(Debug, Clone)]
-pub struct Candidate {
-    pub node: NodeId,
-    pub name: String,
-    /// Why no gang may come here now, if so.
-    pub closed: Option<String>,
-    pub pool: String,
-    pub head_role: bool,
-    pub worker_role: bool,
-    pub address: IpAddr,
-    pub free_gpus: Vec<GpuId>,
-    pub total_gpus: u32,
-    /// Models of its GPUs as NVML names them, each once.
-    pub gpu_models: Vec<String>,
-    pub free_cpus_milli: u32,
-    pub total_cpus_milli: u32,
-    pub free_memory_bytes: u64,
-    pub total_memory_bytes: u64,
-    pub heads: u32,
-    pub network: NetworkKey,
-    pub ports: PortBlock,
-}
-
-/// Port blocks that are leased or quarantined, per network namespace, and where to look next.
+/// Port blocks that must not be leased although no gang has them, and where to look next.
 #[derive(Debug, Clone, Default)]
 pub struct Leases {
+    /// Quarantined, or leased a moment ago.
     pub taken: BTreeMap<NetworkKey, Vec<PortBlock>>,
     pub next: BTreeMap<NetworkKey, u32>,
 }
@@ -63,154 +47,338 @@ pub struct Share {
     pub ports: PortBlock,
 }
 
-/// Places all members of `request`, or says why each node does not do.
-pub fn place(
+/// What a placement may use beyond what is free.
+pub struct Room<'a> {
+    /// GPUs that the job's project may still take in a pool.
+    pub gpus_in_pool: &'a dyn Fn(&str) -> u32,
+    /// Nodes that are kept for somebody else.
+    pub is_kept: &'a dyn Fn(&NodeId) -> bool,
+}
+
+impl Room<'_> {
+    /// Whatever is free.
+    pub const ALL: Room<'static> = Room { gpus_in_pool: &|_| u32::MAX, is_kept: &|_| false };
+}
+
+/// The nodes of a gang, in the order of its ranks.
+#[derive(Debug)]
+pub struct Fit<'a> {
+    pub nodes: Vec<&'a Slot>,
+}
+
+/// Why a gang finds no place now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    /// Nodes that would do, in the pool that has most of them.
+    pub fitting: u32,
+    /// What else stands in the way, as people read it.
+    pub because: Option<String>,
+}
+
+/// The nodes for all members of `request`, in one pool; with fewer than it wants, if it may have
+/// fewer.
+pub fn fit<'a>(
     request: &JobRequest,
-    candidates: &[Candidate],
-    leases: &mut Leases,
-) -> Result<Vec<Share>, String> {
-    let mut fit: Vec<(&Candidate, Amount)> = Vec::new();
-    let mut unfit_reasons: Vec<(&str, String)> = Vec::new();
-    for candidate in candidates {
-        let amount = Amount::of(request, candidate);
-        match unfit(request, candidate, &amount) {
-            None => fit.push((candidate, amount)),
-            Some(reason) => unfit_reasons.push((&candidate.name, reason)),
+    capacity: &'a Capacity,
+    room: &Room<'_>,
+) -> Result<Fit<'a>, Shortage> {
+    let mut groups: BTreeMap<&str, Vec<(&Kind, &Group)>> = BTreeMap::new();
+    for (kind, group) in capacity.groups() {
+        if mismatch(request, kind).is_none() {
+            groups.entry(&kind.pool).or_default().push((kind, group));
         }
     }
-    let wanted = request.nnodes as usize;
-    if fit.len() < wanted {
-        return Err(explain(request, fit.len(), &unfit_reasons));
+    let mut best: Option<(usize, Vec<&Slot>)> = None;
+    let mut shortage = Shortage { fitting: 0, because: None };
+    for (pool, groups) in groups {
+        let search = Search { request, capacity, room, groups };
+        let found = search.find();
+        let count = found.len() as u32;
+        shortage.fitting = shortage.fitting.max(count);
+        if count < request.nnodes {
+            continue;
+        }
+        let gpus = u64::from(count) * u64::from(request.gpus_per_node);
+        let allowed = (room.gpus_in_pool)(pool);
+        if gpus > u64::from(allowed) {
+            shortage.because =
+                Some(format!("its project may use {allowed} more GPUs in pool {pool}"));
+            continue;
+        }
+        let free: usize = found.iter().map(|slot| slot.free_gpus.len()).sum();
+        if best.as_ref().is_none_or(|(least, _)| free < *least) {
+            best = Some((free, found));
+        }
     }
-    fit.sort_by(|(a, _), (b, _)| (a.free_gpus.len(), &a.name).cmp(&(b.free_gpus.len(), &b.name)));
-    fit.truncate(wanted);
+    match best {
+        Some((_, nodes)) => Ok(Fit { nodes }),
+        None => Err(shortage),
+    }
+}
 
+/// The search for a gang's nodes in one pool.
+struct Search<'a, 'b> {
+    request: &'b JobRequest,
+    capacity: &'a Capacity,
+    room: &'b Room<'b>,
+    /// Nodes of the kinds that would do.
+    groups: Vec<(&'a Kind, &'a Group)>,
+}
+
+impl<'a> Search<'a, '_> {
+    /// As many nodes as the gang wants, or as there are.
+    fn find(&self) -> Vec<&'a Slot> {
+        let wanted = self.request.nnodes as usize;
+        let mut found: Vec<&Slot> = Vec::new();
+        let levels: BTreeSet<u32> =
+            self.groups.iter().flat_map(|(_, group)| group.open.keys().copied()).collect();
+        for free in levels.range(self.request.gpus_per_node..) {
+            let missing = wanted - found.len();
+            let more = self.level(*free, missing, &found);
+            found.extend(more);
+            if found.len() >= wanted {
+                break;
+            }
+        }
+        found
+    }
+
+    /// At most `missing` nodes with exactly `free` GPUs free: any choice among them leaves the same
+    /// numbers behind, so that keeping the gang together costs nothing.
+    fn level(&self, free: u32, missing: usize, found: &[&Slot]) -> Vec<&'a Slot> {
+        let mut fitting: Vec<&Slot> = Vec::new();
+        let apart = self.request.nnodes > 1 && self.groups.len() > 1;
+        for (_, group) in &self.groups {
+            let nodes = group.open.get(&free).into_iter().flatten();
+            let slots = nodes.filter_map(|(_, node)| self.capacity.slot(node));
+            fitting.extend(slots.filter(|slot| self.is_open_for(slot)).take(missing));
+        }
+        if apart && fitting.len() > missing {
+            return together(fitting, missing, found);
+        }
+        fitting.sort_by(|a, b| a.name.cmp(&b.name));
+        fitting.truncate(missing);
+        fitting
+    }
+
+    fn is_open_for(&self, slot: &Slot) -> bool {
+        !(self.room.is_kept)(&slot.node)
+            && !self.request.exclude_nodes.iter().any(|name| **name == *slot.name)
+            && taken(self.request, slot).is_none()
+    }
+}
+
+/// `missing` of these nodes that lie close together, and to those that were found before.
+fn together<'a>(fitting: Vec<&'a Slot>, missing: usize, found: &[&Slot]) -> Vec<&'a Slot> {
+    let domain = |slot: &Slot, label: &str| -> Option<String> {
+        let labels = &slot.kind.labels;
+        labels.iter().find(|(name, _)| name == label).map(|(_, value)| value.clone())
+    };
+    let mut chosen: Vec<&Slot> = Vec::new();
+    let mut rest = fitting;
+    for label in TOPOLOGY_LABELS {
+        let mut domains: BTreeMap<String, usize> = BTreeMap::new();
+        for slot in &rest {
+            if let Some(domain) = domain(slot, label) {
+                *domains.entry(domain).or_default() += 1;
+            }
+        }
+        let near = |name: &str| {
+            found.iter().filter(|slot| domain(slot, label).as_deref() == Some(name)).count()
+        };
+        let large_enough = domains.iter().filter(|(_, count)| **count >= missing);
+        // Nearest to what was found; then the one that is used up most.
+        let best = large_enough.min_by_key(|(name, count)| (usize::MAX - near(name), **count));
+        if let Some((best, _)) = best {
+            rest.retain(|slot| domain(slot, label).as_ref() == Some(best));
+            break;
+        }
+    }
+    // Without one domain that holds all: the largest first, so that there are few.
+    let mut sizes: BTreeMap<&Arc<Kind>, usize> = BTreeMap::new();
+    for slot in &rest {
+        *sizes.entry(&slot.kind).or_default() += 1;
+    }
+    let sizes: BTreeMap<Arc<Kind>, usize> =
+        sizes.into_iter().map(|(kind, size)| (kind.clone(), size)).collect();
+    rest.sort_by(|a, b| {
+        let size = |slot: &Slot| sizes.get(&slot.kind).copied().unwrap_or_default();
+        (size(b), &a.kind, &a.name).cmp(&(size(a), &b.kind, &b.name))
+    });
+    chosen.extend(rest.into_iter().take(missing));
+    chosen
+}
+
+/// The shares of a gang on the nodes that were found for it, with a port block each.
+///
+/// Errors: what is missing, as people read it; then nothing is leased.
+pub fn shares(
+    request: &JobRequest,
+    fit: &Fit<'_>,
+    capacity: &Capacity,
+    leases: &mut Leases,
+) -> Result<Vec<Share>, String> {
     let mut trial = leases.clone();
-    let mut shares = Vec::with_capacity(wanted + 1);
-    for (rank, (candidate, amount)) in fit.iter().enumerate() {
-        let gpus = candidate.free_gpus.iter().take(request.gpus_per_node as usize);
+    let mut shares = Vec::with_capacity(fit.nodes.len() + 1);
+    for (rank, slot) in fit.nodes.iter().enumerate() {
+        let amount = Amount::of(request, &slot.kind);
+        let gpus = slot.free_gpus.iter().take(request.gpus_per_node as usize);
         shares.push(Share {
             member: MemberId::Rank(rank as u32),
-            node: candidate.node.clone(),
-            address: candidate.address,
+            node: slot.node.clone(),
+            address: slot.address,
             gpus: gpus.cloned().collect(),
             cpus_milli: amount.cpus_milli,
             memory_bytes: amount.memory_bytes,
-            ports: lease(&mut trial, candidate)?,
+            ports: lease(&mut trial, capacity, slot)?,
         });
     }
     if request.launcher == Launcher::Ray {
-        let beside = fit.first().map(|(candidate, _)| *candidate);
-        shares.push(place_head(candidates, beside, &mut trial)?);
+        shares.push(place_head(capacity, fit.nodes.first().copied(), &mut trial)?);
     }
     *leases = trial;
     Ok(shares)
 }
 
-/// Why these nodes could not hold `request` even if all of them were open and free; `None` when they
+/// Why the fleet could not hold `request` even if all of its nodes were open and free; `None` when it
 /// could. Such a job waits for nodes that have not joined, not for others to end.
-pub fn out_of_reach(request: &JobRequest, nodes: &[Candidate]) -> Option<String> {
-    let mut unfit_reasons: Vec<(&str, String)> = Vec::new();
-    for node in nodes {
-        let reason = mismatch(request, node, &Amount::of(request, node));
-        unfit_reasons.extend(reason.map(|reason| (node.name.as_str(), reason)));
+pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String> {
+    let mut fitting: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut most = 0;
+    for (kind, group) in capacity.groups() {
+        if mismatch(request, kind).is_some() {
+            continue;
+        }
+        let excluded = |(name, _): &&(Arc<str>, NodeId)| {
+            request.exclude_nodes.iter().any(|excluded| **excluded == **name)
+        };
+        let left_out = match request.exclude_nodes.is_empty() {
+            true => 0,
+            false => group.all.iter().filter(excluded).count(),
+        };
+        let count = fitting.entry(&kind.pool).or_default();
+        *count += group.all.len() - left_out;
+        most = most.max(*count);
     }
-    let fitting = nodes.len() - unfit_reasons.len();
-    if fitting >= request.nnodes as usize {
+    if most >= request.nnodes as usize {
         return None;
     }
-    let pools: BTreeSet<&str> = nodes.iter().map(|node| node.pool.as_str()).collect();
+    let pools = capacity.pools();
+    let (all, total) = (capacity.slots().filter(|slot| !slot.revoked), capacity.count());
     let why = match &request.pool {
-        _ if nodes.is_empty() => "no node has joined yet".to_owned(),
-        Some(pool) if !pools.contains(pool.as_str()) => {
-            let pools: Vec<&str> = pools.into_iter().collect();
+        _ if total == 0 => "no node has joined yet".to_owned(),
+        Some(pool) if !pools.contains(&pool.as_str()) => {
             format!("no node is in pool {pool}; there are: {}", pools.join(", "))
         }
-        _ => format!(
-            "{fitting} of {} would do if they were free{}",
-            nodes.len(),
-            listed(&unfit_reasons)
-        ),
+        _ => {
+            let unfit = all.filter_map(|slot| Some((&*slot.name, never(request, slot)?)));
+            format!("{most} of {total} would do if they were free{}", listed(unfit, total - most))
+        }
     };
     Some(format!("waits for nodes that the fleet does not have: needs {}; {why}", wanted(request)))
 }
 
+/// "waits for 2 nodes with 4 GPUs each: 1 of 3 fit now (b: lost; c: 2 of 8 GPUs free)".
+pub fn waits_for(
+    request: &JobRequest,
+    shortage: &Shortage,
+    capacity: &Capacity,
+    room: &Room<'_>,
+) -> String {
+    let (all, total) = (capacity.slots().filter(|slot| !slot.revoked), capacity.count());
+    let unfit = all.filter_map(|slot| Some((&*slot.name, unfit(request, slot, room)?)));
+    let fitting = shortage.fitting as usize;
+    let because = shortage.because.iter().map(|because| format!("; {because}"));
+    format!(
+        "waits for {}: {fitting} of {total} fit now{}{}",
+        wanted(request),
+        listed(unfit, total - fitting),
+        because.collect::<String>()
+    )
+}
+
 /// What one member takes of one node.
-struct Amount {
-    cpus_milli: u32,
-    memory_bytes: u64,
+pub struct Amount {
+    pub cpus_milli: u32,
+    pub memory_bytes: u64,
 }
 
 impl Amount {
     /// The request's own numbers; else the GPU share of the node; else the CPU job's default.
-    fn of(request: &JobRequest, candidate: &Candidate) -> Amount {
+    pub fn of(request: &JobRequest, kind: &Kind) -> Amount {
         let gpus = u64::from(request.gpus_per_node);
-        let total = u64::from(candidate.total_gpus);
+        let total = u64::from(kind.gpus);
         let share = |whole: u64, without_gpu: u64| match (gpus, total) {
             (0, _) | (_, 0) => without_gpu,
             (gpus, total) => whole.saturating_mul(gpus) / total,
         };
-        let cpus = share(candidate.total_cpus_milli.into(), CPU_JOB_CPUS_MILLI.into());
+        let cpus = share(kind.cpus_milli.into(), CPU_JOB_CPUS_MILLI.into());
         Amount {
             cpus_milli: request.cpus_milli.unwrap_or(u32::try_from(cpus).unwrap_or(u32::MAX)),
             memory_bytes: request
                 .memory_bytes
-                .unwrap_or_else(|| share(candidate.total_memory_bytes, CPU_JOB_MEMORY_BYTES)),
+                .unwrap_or_else(|| share(kind.memory_bytes, CPU_JOB_MEMORY_BYTES)),
         }
     }
 }
 
-/// The first check that a node fails, as people read it.
-fn unfit(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option<String> {
-    mismatch(request, candidate, amount)
-        .or_else(|| candidate.closed.clone())
-        .or_else(|| taken(request, candidate, amount))
+/// The first check that a node fails now, as people read it.
+pub fn unfit(request: &JobRequest, slot: &Slot, room: &Room<'_>) -> Option<String> {
+    never(request, slot)
+        .or_else(|| slot.closed.clone())
+        .or_else(|| taken(request, slot))
+        .or_else(|| (room.is_kept)(&slot.node).then(|| "kept for an earlier job".to_owned()))
+}
+
+/// The first check that a node fails even when it is free.
+pub(super) fn never(request: &JobRequest, slot: &Slot) -> Option<String> {
+    let excluded = request.exclude_nodes.iter().any(|name| **name == *slot.name);
+    mismatch(request, &slot.kind).or_else(|| excluded.then(|| "excluded by the job".to_owned()))
 }
 
 /// The checks of what a node is, whoever uses it.
-fn mismatch(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option<String> {
-    if !candidate.worker_role {
+pub(super) fn mismatch(request: &JobRequest, kind: &Kind) -> Option<String> {
+    if !kind.worker_role {
         return Some("only for Ray heads".to_owned());
     }
     if let Some(pool) = &request.pool
-        && *pool != candidate.pool
+        && *pool != kind.pool
     {
-        return Some(format!("in pool {}", candidate.pool));
-    }
-    if request.exclude_nodes.contains(&candidate.name) {
-        return Some("excluded by the job".to_owned());
+        return Some(format!("in pool {}", kind.pool));
     }
     let of_model = |have: &String| request.gpu_models.iter().any(|want| is_model(want, have));
-    if !request.gpu_models.is_empty() && !candidate.gpu_models.iter().all(of_model) {
-        return Some(format!("has {}", candidate.gpu_models.join(", ")));
+    if !request.gpu_models.is_empty() && !kind.gpu_models.iter().all(of_model) {
+        return Some(format!("has {}", kind.gpu_models.join(", ")));
     }
-    if request.gpus_per_node > candidate.total_gpus {
-        return Some(format!("has {} GPUs", candidate.total_gpus));
+    if request.gpus_per_node > kind.gpus {
+        return Some(format!("has {} GPUs", kind.gpus));
     }
-    if amount.cpus_milli > candidate.total_cpus_milli {
-        return Some(format!("has {:.1} CPUs", f64::from(candidate.total_cpus_milli) / 1000.0));
+    let amount = Amount::of(request, kind);
+    if amount.cpus_milli > kind.cpus_milli {
+        return Some(format!("has {:.1} CPUs", f64::from(kind.cpus_milli) / 1000.0));
     }
-    if amount.memory_bytes > candidate.total_memory_bytes {
-        return Some(format!("has {} MiB of memory", candidate.total_memory_bytes >> 20));
+    if amount.memory_bytes > kind.memory_bytes {
+        return Some(format!("has {} MiB of memory", kind.memory_bytes >> 20));
     }
     None
 }
 
 /// The checks of what others have left of a node.
-fn taken(request: &JobRequest, candidate: &Candidate, amount: &Amount) -> Option<String> {
-    let free = candidate.free_gpus.len();
+pub(super) fn taken(request: &JobRequest, slot: &Slot) -> Option<String> {
+    let free = slot.free_gpus.len();
     if (request.gpus_per_node as usize) > free {
-        return Some(format!("{free} of {} GPUs free", candidate.total_gpus));
+        return Some(format!("{free} of {} GPUs free", slot.kind.gpus));
     }
-    if amount.cpus_milli > candidate.free_cpus_milli {
+    let amount = Amount::of(request, &slot.kind);
+    if amount.cpus_milli > slot.free_cpus_milli {
         return Some(format!(
             "{:.1} CPUs free of {:.1}",
-            f64::from(candidate.free_cpus_milli) / 1000.0,
-            f64::from(candidate.total_cpus_milli) / 1000.0
+            f64::from(slot.free_cpus_milli) / 1000.0,
+            f64::from(slot.kind.cpus_milli) / 1000.0
         ));
     }
-    if amount.memory_bytes > candidate.free_memory_bytes {
-        return Some(format!("{} MiB of memory free", candidate.free_memory_bytes >> 20));
+    if amount.memory_bytes > slot.free_memory_bytes {
+        return Some(format!("{} MiB of memory free", slot.free_memory_bytes >> 20));
     }
     None
 }
@@ -227,16 +395,13 @@ fn is_model(want: &str, have: &str) -> bool {
 
 /// A Ray head goes to the node with the role that has the fewest heads, else beside rank 0.
 fn place_head(
-    candidates: &[Candidate],
-    beside: Option<&Candidate>,
+    capacity: &Capacity,
+    beside: Option<&Slot>,
     leases: &mut Leases,
 ) -> Result<Share, String> {
-    let chosen = candidates
-        .iter()
-        .filter(|c| c.head_role && c.closed.is_none() && c.free_memory_bytes >= HEAD_MEMORY_BYTES)
-        .min_by_key(|c| (c.heads, c.name.clone()))
-        .or(beside)
-        .ok_or_else(|| "no node for the Ray head".to_owned())?;
+    let mut roomy =
+        capacity.head_nodes().filter(|slot| slot.free_memory_bytes >= HEAD_MEMORY_BYTES);
+    let chosen = roomy.next().or(beside).ok_or_else(|| "no node for the Ray head".to_owned())?;
     Ok(Share {
         member: MemberId::Head,
         node: chosen.node.clone(),
@@ -244,26 +409,26 @@ fn place_head(
         gpus: Vec::new(),
         cpus_milli: 0,
         memory_bytes: HEAD_MEMORY_BYTES,
-        ports: lease(leases, chosen)?,
+        ports: lease(leases, capacity, chosen)?,
     })
 }
 
 /// Leases the next free block of the node's network namespace, going round its range.
-fn lease(leases: &mut Leases, candidate: &Candidate) -> Result<PortBlock, String> {
-    let wanted =
-        (FIXED_PORTS + 2 * candidate.total_cpus_milli.div_ceil(1000) + 64).max(MINIMUM_PORTS);
-    let full = || format!("no free port block of {wanted} ports on {}", candidate.name);
+fn lease(leases: &mut Leases, capacity: &Capacity, slot: &Slot) -> Result<PortBlock, String> {
+    let wanted = (FIXED_PORTS + 2 * slot.kind.cpus_milli.div_ceil(1000) + 64).max(MINIMUM_PORTS);
+    let full = || format!("no free port block of {wanted} ports on {}", slot.name);
     let size = u16::try_from(wanted).map_err(|_| full())?;
-    let low = u32::from(candidate.ports.base);
-    let high = candidate.ports.end();
-    let taken = leases.taken.entry(candidate.network.clone()).or_default();
-    let next = leases.next.entry(candidate.network.clone()).or_insert(low);
+    let low = u32::from(slot.range.base);
+    let high = slot.range.end();
+    let taken = leases.taken.entry(slot.network.clone()).or_default();
+    let next = leases.next.entry(slot.network.clone()).or_insert(low);
     let start = if (low..high).contains(next) { *next } else { low };
     let bases = (start..high).step_by(wanted as usize).chain((low..start).step_by(wanted as usize));
     for base in bases {
         let Ok(base) = u16::try_from(base) else { continue };
         let block = PortBlock { base, size };
-        if block.end() <= high && !taken.iter().any(|other| other.overlaps(&block)) {
+        let mut used = capacity.blocks_in(&slot.network).chain(taken.iter().copied());
+        if block.end() <= high && !used.any(|other| other.overlaps(&block)) {
             taken.push(block);
             *next = block.end();
             return Ok(block);
@@ -272,14 +437,8 @@ fn lease(leases: &mut Leases, candidate: &Candidate) -> Result<PortBlock, String
     Err(full())
 }
 
-/// "waits for 2 nodes with 4 GPUs each: 1 of 3 fit now (b: lost; c: 2 of 8 GPUs free)".
-fn explain(request: &JobRequest, fitting: usize, unfit: &[(&str, String)]) -> String {
-    let total = fitting + unfit.len();
-    format!("waits for {}: {fitting} of {total} fit now{}", wanted(request), listed(unfit))
-}
-
 /// "2 nodes with 4 GPUs each in pool a".
-fn wanted(request: &JobRequest) -> String {
+pub fn wanted(request: &JobRequest) -> String {
     let nodes = if request.nnodes == 1 { "node" } else { "nodes" };
     let gpus = match request.gpus_per_node {
         0 => String::new(),
@@ -289,13 +448,12 @@ fn wanted(request: &JobRequest) -> String {
     format!("{} {nodes}{gpus}{place}", request.nnodes)
 }
 
-/// " (b: lost; c: 2 of 8 GPUs free; and 3 more)", or nothing.
-fn listed(unfit: &[(&str, String)]) -> String {
-    const SHOWN: usize = 8;
+/// " (b: lost; c: 2 of 8 GPUs free; and 3 more)", or nothing; `count` of them in all.
+fn listed<'a>(unfit: impl Iterator<Item = (&'a str, String)>, count: usize) -> String {
     let mut reasons: Vec<String> =
-        unfit.iter().take(SHOWN).map(|(name, reason)| format!("{name}: {reason}")).collect();
-    if unfit.len() > SHOWN {
-        reasons.push(format!("and {} more", unfit.len() - SHOWN));
+        unfit.take(SHOWN).map(|(name, reason)| format!("{name}: {reason}")).collect();
+    if count > reasons.len() && reasons.len() == SHOWN {
+        reasons.push(format!("and {} more", count - SHOWN));
     }
     if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) }
 }

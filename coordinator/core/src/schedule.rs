@@ -1,92 +1,274 @@
-//! Queue to placement to allocation: by priority, then first in, first out; all or nothing.
+//! Queue to placement to allocation: one pass over the waiting jobs, all or nothing for each.
+//!
+//! What a pass decides is what `explain` shows: the reasons are made here, of the same checks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gangline_common::ids::{Epoch, GpuId, JobId, MemberId, NodeId};
+use gangline_common::ids::{Epoch, JobId, MemberId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
-use super::effect::{Effects, Write};
+use super::effect::{Effects, Seen, Write};
+use super::forecast::{Ends, Reservation};
 use super::gang::{Gang, GangState, Member, Phase};
 use super::job::{Addresses, Attempt, Job, JobRequest, JobState};
-use super::node::{Inventory, Node, Reachability};
-use super::placement::{Candidate, Leases, Share, out_of_reach, place};
+use super::placement::{Leases, Room, Share, Shortage, fit, out_of_reach, shares, waits_for};
+use super::policy::Policy;
+
+/// Waiting gangs for which nodes are kept at a time.
+pub const RESERVATION_LIMIT: usize = 16;
+
+/// What a pass has found out so far. Capacity only shrinks within it, so that what did not fit once
+/// does not fit later either.
+#[derive(Default)]
+pub(super) struct Pass {
+    /// Jobs that do not fit now, in the order of the queue, and the nodes kept for the first ones.
+    pub blocked: Vec<Arc<Job>>,
+    pub kept: Vec<(JobId, Reservation)>,
+    /// By node: GPUs that are kept on it, and from when they are needed.
+    kept_nodes: BTreeMap<NodeId, Vec<Kept>>,
+    /// For strict order: who holds back a pool, or all of them.
+    held_back: BTreeMap<Option<String>, JobId>,
+    /// Guests wait for a part of their cluster only, in order.
+    crowded: BTreeMap<JobId, JobId>,
+    reasons: BTreeMap<JobId, Arc<str>>,
+    ends: OnceCell<Ends>,
+}
+
+#[derive(Debug, Clone)]
+struct Kept {
+    gpus: usize,
+    at_ms: u64,
+}
+
+impl Pass {
+    pub(super) fn keep(&mut self, job: &JobId, reservation: Reservation) {
+        for node in &reservation.nodes {
+            let gpus = reservation.gpus as usize;
+            let kept = Kept { gpus, at_ms: reservation.at_ms };
+            self.kept_nodes.entry(node.clone()).or_default().push(kept);
+        }
+        self.kept.push((job.clone(), reservation));
+    }
+
+    /// Whether a gang that takes `gpus` of a node until `end_ms` would be in the way of one for which
+    /// the node is kept.
+    fn is_kept(&self, core: &Core, node: &NodeId, gpus: usize, end_ms: u64) -> bool {
+        let Some(kept) = self.kept_nodes.get(node) else { return false };
+        let free = core.capacity.slot(node).map_or(0, |slot| slot.free_gpus.len());
+        let needed: usize =
+            kept.iter().filter(|kept| end_ms > kept.at_ms).map(|kept| kept.gpus.max(1)).sum();
+        needed > 0 && free < needed + gpus.max(1)
+    }
+}
+
+/// What placement depends on: jobs with the same are alike to it.
+type Shape<'a> =
+    (u32, u32, Option<u32>, Option<u64>, &'a Option<String>, &'a [String], &'a [String]);
+
+fn shape(request: &JobRequest) -> Shape<'_> {
+    (
+        request.nnodes,
+        request.gpus_per_node,
+        request.cpus_milli,
+        request.memory_bytes,
+        &request.pool,
+        &request.gpu_models,
+        &request.exclude_nodes,
+    )
+}
+
+/// What did not fit: its project matters where that has a maximum.
+type Failed<'a> = BTreeMap<(Shape<'a>, Option<&'a str>), (u64, Arc<str>)>;
 
 impl Core {
-    /// One pass over the queue, in its order. A job that cannot start holds back the
-    /// later jobs of its pool (and, when it names none, of every pool), so nobody starves.
+    /// One pass over the queue.
     pub(super) fn schedule(&mut self, now: Timestamp, out: &mut Effects) {
-        let mut blocked: BTreeMap<Option<String>, JobId> = BTreeMap::new();
-        // Guests wait for a part of their cluster only, in order.
-        let mut crowded: BTreeMap<JobId, JobId> = BTreeMap::new();
-        let queue: Vec<JobId> = self.queue.values().cloned().collect();
-        let fleet = if queue.is_empty() { Vec::new() } else { self.possible_nodes() };
-        let mut unreachable = BTreeMap::new();
-        for id in queue {
-            let Some(job) = self.jobs.get(&id).cloned() else { continue };
+        self.refresh_capacity();
+        self.refresh_holdings();
+        if self.queue.is_empty() {
+            return;
+        }
+        let queue: Vec<Arc<Job>> = self.standings(now).into_iter().map(|s| s.job).collect();
+        let mut pass = Pass::default();
+        let mut failed: Failed<'_> = BTreeMap::new();
+        let mut unreachable: BTreeMap<Shape<'_>, Option<Arc<str>>> = BTreeMap::new();
+        for job in &queue {
             if let Some(cluster) = job.cluster.clone() {
-                match crowded.get(&cluster) {
-                    Some(ahead) => self.say_why(&job, format!("waits behind {ahead}"), out),
-                    None => match self.guest_shares(&job, &cluster) {
-                        Ok(shares) => self.let_in(&job, shares, now, out),
-                        Err(waits) => {
-                            self.say_why(&job, waits.reason, out);
-                            if waits.holds_back {
-                                crowded.insert(cluster, id);
-                            }
-                        }
-                    },
-                }
+                self.try_guest(job, cluster, &mut pass, now, out);
                 continue;
             }
-            let ahead = blocked.get(&None).or_else(|| match &job.request.pool {
-                Some(_) => blocked.get(&job.request.pool),
-                None => blocked.values().next(),
-            });
-            if let Some(ahead) = ahead {
-                // Other projects' jobs are nobody's business.
-                let same = self.jobs.get(ahead).is_some_and(|other| other.project == job.project);
-                let ahead = if same { ahead.as_str() } else { "an earlier job" };
-                self.say_why(&job, format!("waits behind {ahead}"), out);
+            if let Some(reason) = self.held_back(job, &pass) {
+                pass.reasons.insert(job.id.clone(), reason);
                 continue;
             }
             // Such a job holds back nobody: a pool with a wrong letter must not stop the fleet.
-            // Many jobs ask for the same, and the queue may be long.
             let missing = unreachable
                 .entry(shape(&job.request))
-                .or_insert_with(|| out_of_reach(&job.request, &fleet));
+                .or_insert_with(|| out_of_reach(&job.request, &self.capacity).map(Arc::from));
             if let Some(reason) = missing {
-                self.say_why(&job, reason.clone(), out);
+                pass.reasons.insert(job.id.clone(), reason.clone());
                 continue;
             }
-            let candidates = self.candidates();
-            let mut leases = self.leases();
-            match place(&job.request, &candidates, &mut leases) {
-                Ok(shares) => {
-                    self.next_ports = leases.next;
-                    self.allocate(&job, shares, now, out);
+            let limited = self.projects.get(&job.project).is_some_and(|p| !p.quotas.is_empty());
+            let key = (shape(&job.request), limited.then_some(job.project.as_str()));
+            let end_ms = self.end_if_started(job, now);
+            let known = failed.get(&key).filter(|(end, _)| *end <= end_ms);
+            let reason = match known {
+                Some((_, reason)) => reason.clone(),
+                None => match self.try_gang(job, &pass, end_ms, now, out) {
+                    Ok(()) => continue,
+                    Err(reason) => {
+                        let reason: Arc<str> = Arc::from(reason);
+                        failed.insert(key, (end_ms, reason.clone()));
+                        reason
+                    }
+                },
+            };
+            pass.reasons.insert(job.id.clone(), reason);
+            self.block(job, &mut pass, now);
+        }
+        self.preempt(&pass, now, out);
+        self.say_why(pass, out);
+    }
+
+    fn try_guest(
+        &mut self,
+        job: &Arc<Job>,
+        cluster: JobId,
+        pass: &mut Pass,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let reason = match pass.crowded.get(&cluster) {
+            Some(ahead) => format!("waits behind {ahead}"),
+            None => match self.guest_shares(job, &cluster) {
+                Ok(shares) => return self.let_in(job, shares, now, out),
+                Err(waits) => {
+                    if waits.holds_back {
+                        pass.crowded.insert(cluster, job.id.clone());
+                    }
+                    waits.reason
                 }
-                Err(reason) => {
-                    self.say_why(&job, reason, out);
-                    blocked.insert(job.request.pool.clone(), id);
+            },
+        };
+        pass.reasons.insert(job.id.clone(), Arc::from(reason));
+    }
+
+    /// In strict order a job that cannot start holds back the later jobs of its pool and, when it
+    /// names none, of every pool.
+    fn held_back(&self, job: &Job, pass: &Pass) -> Option<Arc<str>> {
+        if self.policy != Policy::Fifo {
+            return None;
+        }
+        let ahead = pass.held_back.get(&None).or_else(|| match &job.request.pool {
+            Some(_) => pass.held_back.get(&job.request.pool),
+            None => pass.held_back.values().next(),
+        })?;
+        Some(Arc::from(format!("waits behind {}", self.name_for(ahead, job))))
+    }
+
+    /// Other projects' jobs are nobody's business.
+    fn name_for<'a>(&self, ahead: &'a JobId, job: &Job) -> &'a str {
+        let same = self.jobs.get(ahead).is_some_and(|other| other.project == job.project);
+        if same { ahead.as_str() } else { "an earlier job" }
+    }
+
+    /// Until when a job would run that starts now, as far as anybody knows.
+    fn end_if_started(&self, job: &Job, now: Timestamp) -> u64 {
+        let ms = self.estimate(job).map_or(u64::MAX, |estimate| estimate.ms);
+        now.boot_ms.saturating_add(ms)
+    }
+
+    fn try_gang(
+        &mut self,
+        job: &Arc<Job>,
+        pass: &Pass,
+        end_ms: u64,
+        now: Timestamp,
+        out: &mut Effects,
+    ) -> Result<(), String> {
+        let request = &job.request;
+        let gpus = request.gpus_per_node as usize;
+        let is_kept = |node: &NodeId| pass.is_kept(self, node, gpus, end_ms);
+        let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
+        let room = Room { gpus_in_pool: &in_pool, is_kept: &is_kept };
+        let found = match fit(request, &self.capacity, &room) {
+            Ok(found) => found,
+            Err(shortage) => return Err(self.why_not(job, &shortage, &room, pass)),
+        };
+        let mut leases = self.leases();
+        let shares = shares(request, &found, &self.capacity, &mut leases)?;
+        self.next_ports = leases.next;
+        self.allocate(job, shares, now, out);
+        self.refresh_capacity();
+        self.refresh_holdings();
+        Ok(())
+    }
+
+    fn why_not(&self, job: &Job, shortage: &Shortage, room: &Room<'_>, pass: &Pass) -> String {
+        if !self.explaining {
+            return String::new();
+        }
+        let free = Room { gpus_in_pool: room.gpus_in_pool, is_kept: &|_| false };
+        let keeper = || {
+            let (ahead, _) = pass.kept.first()?;
+            fit(&job.request, &self.capacity, &free).is_ok().then(|| self.name_for(ahead, job))
+        };
+        if let Some(ahead) = keeper() {
+            return format!("waits behind {ahead}");
+        }
+        waits_for(&job.request, shortage, &self.capacity, room)
+    }
+
+    /// The job waits for others to end: what that means for those behind it.
+    fn block(&mut self, job: &Arc<Job>, pass: &mut Pass, now: Timestamp) {
+        match self.policy {
+            Policy::Fifo => {
+                pass.held_back.insert(job.request.pool.clone(), job.id.clone());
+            }
+            Policy::Backfill | Policy::Shortest => {}
+            Policy::Default => {
+                let may_ever = self.has_room_for(job);
+                if may_ever && pass.kept.len() < RESERVATION_LIMIT {
+                    let ends = pass.ends.get_or_init(|| self.expected_ends(now));
+                    let is_kept = |node: &NodeId| pass.kept_nodes.contains_key(node);
+                    if let Some(mut reservation) = self.reserve(job, ends, &is_kept, now) {
+                        let promised = self.promised.entry(job.id.clone());
+                        let promised = promised.or_insert(reservation.at_ms);
+                        *promised = reservation.at_ms.min(*promised);
+                        reservation.at_ms = *promised;
+                        pass.keep(&job.id, reservation);
+                    }
+                }
+                if may_ever {
+                    pass.blocked.push(job.clone());
                 }
             }
         }
     }
 
-    /// The nodes that may come back, or are there.
-    fn possible_nodes(&self) -> Vec<Candidate> {
-        let mut nodes = self.candidates();
-        nodes.retain(|node| self.nodes.get(&node.node).is_some_and(|node| !node.revoked));
-        nodes
+    /// Whether its project may have the job's GPUs in some pool that would do.
+    fn has_room_for(&self, job: &Job) -> bool {
+        let gpus = u64::from(job.request.nnodes) * u64::from(job.request.gpus_per_node);
+        let pools = self.capacity.pools();
+        let mut pools =
+            pools.into_iter().filter(|pool| job.request.pool.as_deref().is_none_or(|p| p == *pool));
+        pools.any(|pool| u64::from(self.room_in_pool(&job.project, pool)) >= gpus)
     }
 
-    fn say_why(&mut self, job: &Job, reason: String, out: &mut Effects) {
-        if job.reason != reason {
-            let mut job = job.clone();
-            job.reason = reason;
-            self.put(Write::Job(Arc::new(job)), out);
+    /// Tells readers why each job waits, where that has changed. Nothing of it is stored.
+    fn say_why(&mut self, pass: Pass, out: &mut Effects) {
+        if !self.explaining {
+            return;
+        }
+        for (job, reason) in pass.reasons {
+            if self.why.get(&job) != Some(&reason) {
+                out.saw(Seen::Why { job: job.clone(), reason: reason.clone() });
+                self.why.insert(job, reason);
+            }
         }
     }
 
@@ -161,113 +343,12 @@ impl Core {
         names.join(", ")
     }
 
-    /// Every node as the solver sees it, in order of joining: a GPU that two nodes report is
-    /// offered by the first of them that is not lost.
-    fn candidates(&self) -> Vec<Candidate> {
-        let mut nodes: Vec<&Arc<Node>> = self.nodes.values().collect();
-        nodes.sort_by_key(|node| (node.joined.wall_ms, node.id.clone()));
-        let mut claimed: BTreeSet<GpuId> = BTreeSet::new();
-        nodes.into_iter().filter_map(|node| self.candidate(node, &mut claimed)).collect()
-    }
-
-    fn candidate(&self, node: &Node, claimed: &mut BTreeSet<GpuId>) -> Option<Candidate> {
-        let inventory = node.inventory.as_ref()?;
-        let mut used_gpus: BTreeSet<&GpuId> = BTreeSet::new();
-        let (mut cpus, mut memory, mut heads) = (0u32, 0u64, 0u32);
-        for gang in self.on_node.get(&node.id).into_iter().flatten() {
-            let Some(gang) = self.gangs.get(gang) else { continue };
-            for (id, member) in gang.members_on(&node.id) {
-                if member.phase.holds_resources() {
-                    used_gpus.extend(&member.gpus);
-                    cpus = cpus.saturating_add(member.cpus_milli);
-                    memory = memory.saturating_add(member.memory_bytes);
-                    heads += u32::from(id == MemberId::Head);
-                }
-            }
-        }
-        let mut free_gpus = Vec::new();
-        for gpu in &inventory.gpus {
-            let mine = node.reachability == Reachability::Lost || claimed.insert(gpu.uuid.clone());
-            if mine && !used_gpus.contains(&gpu.uuid) {
-                free_gpus.push(gpu.uuid.clone());
-            }
-        }
-        Some(Candidate {
-            node: node.id.clone(),
-            name: node.name.clone(),
-            closed: closed_reason(node),
-            pool: inventory.pool.clone(),
-            head_role: inventory.head_role,
-            worker_role: inventory.worker_role,
-            address: inventory.address,
-            free_gpus,
-            total_gpus: inventory.gpus.len() as u32,
-            gpu_models: models(inventory),
-            free_cpus_milli: inventory.cpus_milli.saturating_sub(cpus),
-            total_cpus_milli: inventory.cpus_milli,
-            free_memory_bytes: inventory.memory_bytes.saturating_sub(memory),
-            total_memory_bytes: inventory.memory_bytes,
-            heads,
-            network: inventory.network(),
-            ports: inventory.ports,
-        })
-    }
-
-    /// Blocks that must not be leased: allocated ones (by network namespace) and quarantined.
+    /// Blocks that must not be leased although no gang has them.
     fn leases(&self) -> Leases {
         let mut leases = Leases { next: self.next_ports.clone(), ..Leases::default() };
-        for (node, gangs) in &self.on_node {
-            let Some(inventory) = self.nodes.get(node).and_then(|n| n.inventory.as_ref()) else {
-                continue;
-            };
-            let taken = leases.taken.entry(inventory.network()).or_default();
-            for gang in gangs.iter().filter_map(|id| self.gangs.get(id)) {
-                let held = gang.members_on(node).filter(|(_, m)| m.phase.holds_resources());
-                taken.extend(held.map(|(_, member)| member.ports));
-            }
-        }
         for quarantine in &self.quarantine {
             leases.taken.entry(quarantine.network.clone()).or_default().push(quarantine.block);
         }
         leases
     }
-}
-
-/// What [`out_of_reach`] looks at.
-type Shape = (u32, u32, Option<u32>, Option<u64>, Option<String>, Vec<String>, Vec<String>);
-
-fn shape(request: &JobRequest) -> Shape {
-    (
-        request.nnodes,
-        request.gpus_per_node,
-        request.cpus_milli,
-        request.memory_bytes,
-        request.pool.clone(),
-        request.gpu_models.clone(),
-        request.exclude_nodes.clone(),
-    )
-}
-
-fn models(inventory: &Inventory) -> Vec<String> {
-    let names: BTreeSet<&String> = inventory.gpus.iter().map(|gpu| &gpu.name).collect();
-    names.into_iter().cloned().collect()
-}
-
-/// Why a node takes no new member, in the order in which people look.
-fn closed_reason(node: &Node) -> Option<String> {
-    if node.is_open() {
-        return None;
-    }
-    Some(match (&node.reachability, &node.cordon, &node.drain) {
-        _ if node.revoked => "revoked".to_owned(),
-        (Reachability::Lost, _, _) => "lost".to_owned(),
-        (Reachability::Suspect, _, _) => "suspect".to_owned(),
-        (Reachability::Reachable, Some(cordon), _) => {
-            format!("cordoned by {}: {}", cordon.by, cordon.why)
-        }
-        (Reachability::Reachable, None, Some(drain)) => {
-            format!("drained by {}: {}", drain.by, drain.why)
-        }
-        (Reachability::Reachable, None, None) => "not online".to_owned(),
-    })
 }

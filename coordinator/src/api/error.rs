@@ -75,6 +75,8 @@ kinds! {
     RAY_NOT_UP = "E0365", CONFLICT, "The Ray cluster is not up";
     RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
     RATE_LIMITED = "E0367", TOO_MANY_REQUESTS, "Too many requests";
+    BAD_QUOTA = "E0390", UNPROCESSABLE_ENTITY, "The quota contradicts itself or others";
+    QUOTA_BELOW_USE = "E0391", CONFLICT, "The project uses more than the quota";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

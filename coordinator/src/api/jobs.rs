@@ -13,10 +13,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
-    ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, CHECKPOINT_IN_USE, CLUSTER_TOO_SMALL, FULL,
-    HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET, NO_SUCH_TOKEN, NOT_ENDED,
-    PRIORITY_TOO_HIGH, Problem, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, no_such_node,
-    quoted,
+    ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, BAD_QUOTA, CHECKPOINT_IN_USE,
+    CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET,
+    NO_SUCH_TOKEN, NOT_ENDED, PRIORITY_TOO_HIGH, Problem, QUOTA_BELOW_USE, SECRET_IN_USE,
+    STORE_FULL, TOO_LARGE, no_such_job, no_such_node, quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};
@@ -116,6 +116,37 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             let detail = format!("the highest priority of this project is {highest}");
             ApiError::new(PRIORITY_TOO_HIGH, detail)
                 .hint("ask for less; an administrator raises it with `gangline project set`")
+        }
+        Rejected::NoSuchPool { pool, known } => {
+            let known = known.join(", ");
+            ApiError::new(BAD_QUOTA, format!("no node is in pool {}", quoted(&pool)))
+                .hint(format!("there are: {known}"))
+        }
+        Rejected::TooManyQuotas { limit } => {
+            ApiError::new(STORE_FULL, format!("the project has quotas in {limit} pools already"))
+                .hint("end those that nobody needs: `gangline project set --no-quota POOL`")
+        }
+        Rejected::GuaranteeAboveMaximum { guaranteed, maximum } => ApiError::new(
+            BAD_QUOTA,
+            format!("{guaranteed} GPUs cannot be guaranteed of at most {maximum}"),
+        )
+        .hint("raise the maximum, or guarantee less"),
+        Rejected::GuaranteesTooLarge { gpus, promised } => ApiError::new(
+            BAD_QUOTA,
+            format!("the pool has {gpus} GPUs, and {promised} are guaranteed to other projects"),
+        )
+        .hint("guarantee at most what is left, or less to others first"),
+        Rejected::QuotaBelowUse { held, jobs } => {
+            const SHOWN: usize = 8;
+            let named: Vec<&str> = jobs.iter().take(SHOWN).map(|job| job.as_str()).collect();
+            let more = jobs.len().saturating_sub(SHOWN);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let holders = named.join(", ");
+            ApiError::new(
+                QUOTA_BELOW_USE,
+                format!("the project's jobs hold {held} GPUs there now: {holders}{more}"),
+            )
+            .hint("set a maximum of at least that, or requeue or stop some of them first")
         }
         Rejected::NoSuchSecret => {
             ApiError::new(NO_SUCH_SECRET, "the project has no secret of this name")

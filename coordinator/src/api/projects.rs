@@ -1,10 +1,12 @@
-//! Projects: what their jobs may ask for.
+//! Projects: what their jobs may ask for and use.
+
+use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use gangline_common::time::{Timestamp, wall_text};
+use gangline_common::time::wall_text;
 use gangline_spec::Priority;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -16,7 +18,7 @@ use super::tokens::check_word;
 use super::{App, Selector, read_json};
 use crate::core::credential::Role;
 use crate::core::event::Event;
-use crate::core::projects::{DEFAULT_MAX_PRIORITY, ProjectRecord};
+use crate::core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange, ProjectRecord, Quota};
 
 /// A project.
 #[derive(Serialize, ToSchema)]
@@ -24,10 +26,23 @@ pub(super) struct ProjectView {
     name: String,
     /// The highest priority that its jobs may ask for, 0 to 100.
     max_priority: u8,
+    /// GPUs that its jobs may use, by pool; in a pool without a quota, whatever is free.
+    quotas: BTreeMap<String, QuotaView>,
     /// Who decided that; null while nobody has.
     set_by: Option<String>,
     /// When, RFC 3339.
     set: Option<String>,
+}
+
+/// GPUs of a project in one pool.
+#[derive(Serialize, ToSchema)]
+pub(super) struct QuotaView {
+    /// What the project gets back from others who borrowed it, as soon as it has jobs for it.
+    guaranteed: u32,
+    /// What its jobs hold together at most; null for no limit.
+    maximum: Option<u32>,
+    /// What they hold now.
+    in_use: u32,
 }
 
 /// Projects.
@@ -41,8 +56,25 @@ pub(super) struct ProjectList {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ProjectBody {
-    /// The highest priority that its jobs may ask for, 0 to 100.
-    max_priority: u8,
+    /// The highest priority that its jobs may ask for, 0 to 100; absent to leave it as it is.
+    max_priority: Option<u8>,
+    /// By pool. Other pools stay as they are.
+    #[serde(default)]
+    quotas: BTreeMap<String, QuotaBody>,
+    /// Pools in which the project has no quota any more.
+    #[serde(default)]
+    end_quotas: Vec<String>,
+}
+
+/// GPUs of a project in one pool.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QuotaBody {
+    /// What the project gets back from others who borrowed it, as soon as it has jobs for it.
+    #[serde(default)]
+    guaranteed: u32,
+    /// What its jobs hold together at most; absent or null for no limit.
+    maximum: Option<u32>,
 }
 
 /// The caller's own project; all of them for operators and administrators.
@@ -56,8 +88,19 @@ pub(super) async fn list_projects(
     let mut known = shared.api.board.projects();
     known.entry(principal.project.clone()).or_default();
     known.retain(|name, _| *name == principal.project || principal.role >= Role::Operator);
+    let held = shared.api.board.held_gpus();
+    let quota = |project: &str, pool: &str, quota: Quota| QuotaView {
+        guaranteed: quota.guaranteed,
+        maximum: quota.maximum,
+        in_use: held.get(&(project.to_owned(), pool.to_owned())).copied().unwrap_or_default(),
+    };
+    let quotas = |record: &ProjectRecord| {
+        let quotas = record.quotas.iter();
+        quotas.map(|(pool, given)| (pool.clone(), quota(&record.name, pool, *given))).collect()
+    };
     let view = |(name, decided): (String, Option<ProjectRecord>)| ProjectView {
         name,
+        quotas: decided.as_ref().map(quotas).unwrap_or_default(),
         max_priority: decided.as_ref().map_or(DEFAULT_MAX_PRIORITY, |d| d.max_priority),
         set_by: decided.as_ref().map(|d| d.set_by.clone()),
         set: decided.as_ref().map(|d| wall_text(d.set.wall_ms)),
@@ -79,17 +122,24 @@ pub(super) async fn set_project(
     authorize(&principal, Action::ManageProjects, &Object::Project(&name))?;
     check_word(BAD_PARAMETER, "project", &name)?;
     let body: Option<ProjectBody> = read_json(body).await?;
-    let Some(ProjectBody { max_priority }) = body else {
-        return Err(ApiError::new(BAD_BODY, "the body is empty")
-            .hint(r#"send {"max_priority": 75}, for example"#));
+    let empty = |body: &ProjectBody| {
+        body.max_priority.is_none() && body.quotas.is_empty() && body.end_quotas.is_empty()
     };
-    if max_priority > Priority::HIGHEST.0 {
+    let Some(ProjectBody { max_priority, quotas, end_quotas }) = body.filter(|body| !empty(body))
+    else {
+        return Err(ApiError::new(BAD_BODY, "the body decides nothing").hint(
+            r#"send {"max_priority": 75} or {"quotas": {"h100-a": {"guaranteed": 32, "maximum": 64}}}, for example"#,
+        ));
+    };
+    if let Some(max_priority) = max_priority.filter(|highest| *highest > Priority::HIGHEST.0) {
         return Err(ApiError::new(BAD_BODY, format!("max_priority is {max_priority}"))
             .hint("priorities go from 0 to 100"));
     }
-    let (set_by, set) = (principal.user.clone(), Timestamp::now());
-    let record = ProjectRecord { name, max_priority, set_by, set };
+    let quota = |body: QuotaBody| Quota { guaranteed: body.guaranteed, maximum: body.maximum };
+    let set = quotas.into_iter().map(|(pool, body)| (pool, Some(quota(body))));
+    let quotas = end_quotas.into_iter().map(|pool| (pool, None)).chain(set).collect();
+    let change = Box::new(ProjectChange { max_priority, quotas });
     let actor = principal.clone();
-    done(&shared, &principal, |request| Event::SetProject { request, record, actor }).await?;
+    done(&shared, &principal, |request| Event::SetProject { request, name, change, actor }).await?;
     Ok(StatusCode::NO_CONTENT)
 }

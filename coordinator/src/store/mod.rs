@@ -43,14 +43,17 @@ const SECRETS_NAME: &str = "secrets";
 const SECRETS: Table = TableDefinition::new(SECRETS_NAME);
 const PROJECTS_NAME: &str = "projects";
 const PROJECTS: Table = TableDefinition::new(PROJECTS_NAME);
+/// What projects have used of the GPUs.
+const USAGE_NAME: &str = "usage";
+const USAGE: Table = TableDefinition::new(USAGE_NAME);
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
 /// Never loaded: nothing is decided by it.
 const AUDIT: Table = TableDefinition::new("audit");
 /// In the order in which they are loaded.
-const ENTITIES: [Table; 9] =
-    [JOIN_TOKENS, API_TOKENS, SECRETS, PROJECTS, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
+const ENTITIES: [Table; 10] =
+    [JOIN_TOKENS, API_TOKENS, SECRETS, PROJECTS, USAGE, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
 /// Made by their first record: stores are older than these.
-const LATE: [&str; 2] = [SECRETS_NAME, PROJECTS_NAME];
+const LATE: [&str; 3] = [SECRETS_NAME, PROJECTS_NAME, USAGE_NAME];
 
 /// Layout of the whole store; a file with another number is refused.
 pub const STORE_VERSION: u32 = 1;
@@ -343,6 +346,7 @@ fn apply(
         Write::Project(project) => {
             (PROJECTS, project.name.clone(), Some(record::encode_project(project)?))
         }
+        Write::Usage(usage) => (USAGE, usage.project.clone(), Some(record::encode_usage(usage)?)),
         Write::ForgetSecret { project, name } => (SECRETS, secret_key(project, name), None),
         Write::Idempotency(record) => (
             IDEMPOTENCY,

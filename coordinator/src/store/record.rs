@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 mod credentials;
 
-use credentials::{IdempotencyV1, JoinTokenV1, ProjectV1, SecretV1, decode_api_token};
+use credentials::{IdempotencyV1, JoinTokenV1, ProjectV1, SecretV1, UsageV1, decode_api_token};
 pub use credentials::{
     decode_audit, encode_api_token, encode_audit, encode_idempotency, encode_join_token,
-    encode_project, encode_secret,
+    encode_project, encode_secret, encode_usage,
 };
 
 use super::Meta;
@@ -108,6 +108,7 @@ pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
         "api_tokens" => Write::ApiToken(decode_api_token(bytes)?),
         "secrets" => Write::Secret(Arc::new(unseal::<SecretV1>(bytes)?.into())),
         "projects" => Write::Project(unseal::<ProjectV1>(bytes)?.into()),
+        "usage" => Write::Usage(unseal::<UsageV1>(bytes)?.into()),
         "idempotency" => Write::Idempotency(unseal::<IdempotencyV1>(bytes)?.into()),
         other => return Err(format!("unknown table {other}")),
     })

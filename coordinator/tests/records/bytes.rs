@@ -404,8 +404,17 @@ pub const SECRET: &str = r#"
     fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
 
 pub const PROJECT: &str = r#"
-    01 9c2fe7be ; layout 1, checksum
+    01 331ed2a1 ; layout 1, checksum
     04 726c6866 ; name `rlhf`
     64 ; max_priority 100
+    02 ; quotas in 2 pools
+    01 61 08 01 10 ; `a`: 8 guaranteed, at most 16
+    01 62 00 00 ; `b`: none guaranteed, no limit
     04 726f6f74 ; set_by `root`
     fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
+
+pub const USAGE: &str = r#"
+    01 31d2289c ; layout 1, checksum
+    04 726c6866 ; project `rlhf`
+    fc80ee3600 ; gpu_ms 3600000
+    fc40420f00 fd7b505c18a3010000 ; at: boot 1000000, wall 1800000000123"#;

@@ -56,6 +56,7 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::ApiToken(token) => record::encode_api_token(token),
         Write::Secret(record) => record::encode_secret(record),
         Write::Project(record) => record::encode_project(record),
+        Write::Usage(record) => record::encode_usage(record),
         Write::Idempotency(record) => record::encode_idempotency(record),
         Write::Audit(_) => Err("the store puts an entry in its place first".to_owned()),
         Write::ForgetIdempotency { .. }
@@ -123,6 +124,7 @@ pub fn all() -> Vec<Golden> {
         AUDIT = Value::Audit(values::audit());
         SECRET = Value::Row("secrets", Write::Secret(Arc::new(values::secret())));
         PROJECT = Value::Row("projects", Write::Project(values::project()));
+        USAGE = Value::Row("usage", Write::Usage(values::usage()));
         IDEMPOTENCY = Value::Row("idempotency", Write::Idempotency(values::idempotency()));
     }
 }

@@ -19,8 +19,9 @@ use gangline_coordinator::core::job::{
 use gangline_coordinator::core::node::{
     Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability,
 };
-use gangline_coordinator::core::projects::ProjectRecord;
+use gangline_coordinator::core::projects::{ProjectRecord, Quota};
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
+use gangline_coordinator::core::usage::Usage;
 use gangline_coordinator::paths::ResolvedPaths;
 use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::{Chained, Meta};
@@ -395,10 +396,18 @@ pub fn idempotency() -> IdempotencyRecord {
     }
 }
 
+pub fn usage() -> Usage {
+    Usage { project: "rlhf".to_owned(), gpu_ms: 3_600_000, at: FIRST }
+}
+
 pub fn project() -> ProjectRecord {
     ProjectRecord {
         name: "rlhf".to_owned(),
         max_priority: 100,
+        quotas: BTreeMap::from([
+            ("a".to_owned(), Quota { guaranteed: 8, maximum: Some(16) }),
+            ("b".to_owned(), Quota { guaranteed: 0, maximum: None }),
+        ]),
         set_by: "root".to_owned(),
         set: FIRST,
     }

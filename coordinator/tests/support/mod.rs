@@ -24,7 +24,7 @@ use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
-use gangline_coordinator::core::projects::ProjectRecord;
+use gangline_coordinator::core::projects::{ProjectChange, Quota};
 use gangline_coordinator::paths::{Asker, PathRules, resolve_paths};
 use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::record;
@@ -188,7 +188,12 @@ impl Fleet {
     }
 
     pub fn job(&self, id: &str) -> Arc<Job> {
-        self.core.jobs().find(|job| job.id.as_str() == id).unwrap().clone()
+        let mut job = self.core.jobs().find(|job| job.id.as_str() == id).unwrap().clone();
+        // As readers see it.
+        if let Some(why) = self.core.why(&job.id) {
+            Arc::make_mut(&mut job).reason = why.as_ref().to_owned();
+        }
+        job
     }
 
     pub fn state(&self, id: &str) -> JobState {
@@ -256,10 +261,21 @@ impl Fleet {
     }
 
     pub fn set_max_priority(&mut self, project: &str, max_priority: u8) {
-        let request = self.number();
-        let (name, set_by) = (project.to_owned(), "admin".to_owned());
-        let record = ProjectRecord { name, max_priority, set_by, set: self.now };
-        self.step(Event::SetProject { request, record, actor: alice() });
+        let change = ProjectChange { max_priority: Some(max_priority), ..Default::default() };
+        self.change_project(project, change);
+    }
+
+    /// Guaranteed and maximum GPUs of a project in a pool.
+    pub fn set_quota(&mut self, project: &str, pool: &str, quota: Quota) -> Answer {
+        let quotas = [(pool.to_owned(), Some(quota))].into();
+        self.change_project(project, ProjectChange { quotas, ..Default::default() })
+    }
+
+    fn change_project(&mut self, project: &str, change: ProjectChange) -> Answer {
+        let (request, name) = (self.number(), project.to_owned());
+        let change = Box::new(change);
+        self.step(Event::SetProject { request, name, change, actor: alice() });
+        self.answers.last().cloned().unwrap()
     }
 
     pub fn stop(&mut self, id: &str) -> Answer {
@@ -532,6 +548,7 @@ fn through_the_codec(write: &Write) -> Write {
         Write::ApiToken(token) => ("api_tokens", record::encode_api_token(token)),
         Write::Secret(secret) => ("secrets", record::encode_secret(secret)),
         Write::Project(project) => ("projects", record::encode_project(project)),
+        Write::Usage(usage) => ("usage", record::encode_usage(usage)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
         Write::Audit(_)
         | Write::ForgetIdempotency { .. }
@@ -563,5 +580,7 @@ pub fn stored(core: &Core) -> Vec<Write> {
     });
     let secrets = core.secrets().cloned().map(Write::Secret);
     let projects = core.projects().cloned().map(Write::Project);
+    let usage = core.usage().cloned().map(Write::Usage);
+    let projects = projects.chain(usage);
     jobs.chain(attempts).chain(gangs).chain(nodes).chain(secrets).chain(projects).collect()
 }

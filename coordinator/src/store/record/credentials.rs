@@ -1,12 +1,15 @@
 //! Records of tokens, of secrets, of requests that came before, and of the audit log.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::{TimeV1, seal, seal_as, unseal, unseal_as};
 use crate::core::audit::AuditEntry;
 use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
-use crate::core::projects::ProjectRecord;
+use crate::core::projects::{ProjectRecord, Quota};
 use crate::core::secrets::{Sealed, SecretRecord};
+use crate::core::usage::Usage;
 use crate::store::audit::Chained;
 
 #[derive(Serialize, Deserialize)]
@@ -248,6 +251,8 @@ impl From<SecretV1> for SecretRecord {
 pub(super) struct ProjectV1 {
     name: String,
     max_priority: u8,
+    /// Guaranteed and maximum GPUs by pool.
+    quotas: BTreeMap<String, (u32, Option<u32>)>,
     set_by: String,
     set: TimeV1,
 }
@@ -256,6 +261,11 @@ pub fn encode_project(record: &ProjectRecord) -> Result<Vec<u8>, String> {
     seal(&ProjectV1 {
         name: record.name.clone(),
         max_priority: record.max_priority,
+        quotas: record
+            .quotas
+            .iter()
+            .map(|(pool, quota)| (pool.clone(), (quota.guaranteed, quota.maximum)))
+            .collect(),
         set_by: record.set_by.clone(),
         set: record.set.into(),
     })
@@ -266,8 +276,33 @@ impl From<ProjectV1> for ProjectRecord {
         ProjectRecord {
             name: record.name,
             max_priority: record.max_priority,
+            quotas: record
+                .quotas
+                .into_iter()
+                .map(|(pool, (guaranteed, maximum))| (pool, Quota { guaranteed, maximum }))
+                .collect(),
             set_by: record.set_by,
             set: record.set.into(),
         }
+    }
+}
+
+// ---------------------------------------------------------------- usage
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct UsageV1 {
+    project: String,
+    gpu_ms: u64,
+    at: TimeV1,
+}
+
+pub fn encode_usage(usage: &Usage) -> Result<Vec<u8>, String> {
+    let at = usage.at.into();
+    seal(&UsageV1 { project: usage.project.clone(), gpu_ms: usage.gpu_ms, at })
+}
+
+impl From<UsageV1> for Usage {
+    fn from(record: UsageV1) -> Self {
+        Usage { project: record.project, gpu_ms: record.gpu_ms, at: record.at.into() }
     }
 }

@@ -1,0 +1,341 @@
+//! What every node has and what of it is free, kept up to date node by node.
+//!
+//! Placement asks "which open nodes of this kind have at least so many free GPUs" thousands of times
+//! a second; this index answers without looking at every node. It is derived: a node that changed
+//! is marked, and looked at again before the next question.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
+
+use super::Core;
+use super::node::{Inventory, NetworkKey, Node, Reachability};
+
+/// What requests can ask of a node, whoever uses it. Nodes of one kind are interchangeable.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    pub pool: String,
+    /// Models of its GPUs as NVML names them, each once.
+    pub gpu_models: Vec<String>,
+    pub gpus: u32,
+    pub cpus_milli: u32,
+    pub memory_bytes: u64,
+    pub worker_role: bool,
+    pub labels: Vec<(String, String)>,
+}
+
+/// One node as placement sees it.
+#[derive(Debug, Clone)]
+pub struct Slot {
+    pub node: NodeId,
+    pub name: Arc<str>,
+    pub kind: Arc<Kind>,
+    /// Why no gang may come here now, if so.
+    pub closed: Option<String>,
+    pub revoked: bool,
+    pub head_role: bool,
+    pub address: IpAddr,
+    pub free_gpus: Vec<GpuId>,
+    pub free_cpus_milli: u32,
+    pub free_memory_bytes: u64,
+    /// Ray heads here.
+    pub heads: u32,
+    pub network: NetworkKey,
+    /// The range that blocks are leased from, and the blocks in use.
+    pub range: PortBlock,
+    pub blocks: Vec<PortBlock>,
+}
+
+/// What a node said at the last look about which GPUs it has.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Claim {
+    joined_ms: u64,
+    lost: bool,
+    gpus: Vec<GpuId>,
+}
+
+/// Nodes of one kind.
+#[derive(Debug, Default)]
+pub struct Group {
+    /// All that are not revoked, by name.
+    pub all: BTreeSet<(Arc<str>, NodeId)>,
+    /// Open ones by their number of free GPUs.
+    pub open: BTreeMap<u32, BTreeSet<(Arc<str>, NodeId)>>,
+}
+
+#[derive(Debug, Default)]
+pub struct Capacity {
+    slots: BTreeMap<NodeId, Slot>,
+    groups: BTreeMap<Arc<Kind>, Group>,
+    by_name: BTreeSet<(Arc<str>, NodeId)>,
+    /// Open nodes that take Ray heads: those with the fewest first.
+    heads: BTreeSet<(u32, Arc<str>, NodeId)>,
+    networks: BTreeMap<NetworkKey, BTreeSet<NodeId>>,
+    /// Nodes that report a GPU, in the order of joining. More than one means a clone or a node that
+    /// came back under another name.
+    claims: BTreeMap<GpuId, BTreeSet<(u64, NodeId)>>,
+    claimed_by: BTreeMap<NodeId, Claim>,
+    changed: BTreeSet<NodeId>,
+}
+
+impl Capacity {
+    /// The node must be looked at again.
+    pub fn mark(&mut self, node: &NodeId) {
+        if !self.changed.contains(node) {
+            self.changed.insert(node.clone());
+        }
+    }
+
+    pub fn slot(&self, node: &NodeId) -> Option<&Slot> {
+        self.slots.get(node)
+    }
+
+    /// In the order of their names.
+    pub fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.by_name.iter().filter_map(|(_, node)| self.slots.get(node))
+    }
+
+    /// Nodes that are not revoked.
+    pub fn count(&self) -> usize {
+        self.groups.values().map(|group| group.all.len()).sum()
+    }
+
+    pub fn groups(&self) -> impl Iterator<Item = (&Arc<Kind>, &Group)> {
+        self.groups.iter()
+    }
+
+    /// The pools that have nodes, in order.
+    pub fn pools(&self) -> Vec<&str> {
+        let mut pools: Vec<&str> = self.groups.keys().map(|kind| kind.pool.as_str()).collect();
+        pools.dedup();
+        pools
+    }
+
+    /// The open node for one more Ray head: the one that has fewest.
+    pub fn head_nodes(&self) -> impl Iterator<Item = &Slot> {
+        self.heads.iter().filter_map(|(_, _, node)| self.slots.get(node))
+    }
+
+    /// Blocks in use in one network namespace.
+    pub fn blocks_in<'a>(&'a self, network: &NetworkKey) -> impl Iterator<Item = PortBlock> + 'a {
+        let nodes = self.networks.get(network).into_iter().flatten();
+        nodes.filter_map(|node| self.slots.get(node)).flat_map(|slot| slot.blocks.iter().copied())
+    }
+
+    fn remove(&mut self, node: &NodeId) {
+        let Some(slot) = self.slots.remove(node) else { return };
+        let key = (slot.name.clone(), slot.node.clone());
+        self.by_name.remove(&key);
+        self.heads.remove(&(slot.heads, slot.name.clone(), slot.node.clone()));
+        if let Some(nodes) = self.networks.get_mut(&slot.network) {
+            nodes.remove(node);
+            if nodes.is_empty() {
+                self.networks.remove(&slot.network);
+            }
+        }
+        if let Some(group) = self.groups.get_mut(&slot.kind) {
+            group.all.remove(&key);
+            let free = slot.free_gpus.len() as u32;
+            if let Some(open) = group.open.get_mut(&free) {
+                open.remove(&key);
+                if open.is_empty() {
+                    group.open.remove(&free);
+                }
+            }
+            if group.all.is_empty() && group.open.is_empty() {
+                self.groups.remove(&slot.kind);
+            }
+        }
+    }
+
+    fn insert(&mut self, slot: Slot) {
+        let key = (slot.name.clone(), slot.node.clone());
+        self.by_name.insert(key.clone());
+        self.networks.entry(slot.network.clone()).or_default().insert(slot.node.clone());
+        if slot.closed.is_none() && slot.head_role {
+            self.heads.insert((slot.heads, slot.name.clone(), slot.node.clone()));
+        }
+        if !slot.revoked {
+            let group = self.groups.entry(slot.kind.clone()).or_default();
+            group.all.insert(key.clone());
+            if slot.closed.is_none() {
+                group.open.entry(slot.free_gpus.len() as u32).or_default().insert(key);
+            }
+        }
+        self.slots.insert(slot.node.clone(), slot);
+    }
+
+    /// Takes note of the GPUs that a node reports, and marks who reports one of them too.
+    fn note_claim(&mut self, node: &NodeId, new: Option<Claim>) {
+        let old = match new.clone() {
+            Some(new) => self.claimed_by.insert(node.clone(), new),
+            None => self.claimed_by.remove(node),
+        };
+        if old == new {
+            return;
+        }
+        let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
+        for gpu in &old.gpus {
+            self.mark_claimants(gpu);
+            if let Some(claims) = self.claims.get_mut(gpu) {
+                claims.remove(&(old.joined_ms, node.clone()));
+                if claims.is_empty() {
+                    self.claims.remove(gpu);
+                }
+            }
+        }
+        for gpu in &new.gpus {
+            let claims = self.claims.entry(gpu.clone()).or_default();
+            claims.insert((new.joined_ms, node.clone()));
+            self.mark_claimants(gpu);
+        }
+    }
+
+    /// Those who report a GPU that somebody else reports too.
+    fn mark_claimants(&mut self, gpu: &GpuId) {
+        let claims = self.claims.get(gpu).filter(|claims| claims.len() > 1);
+        self.changed.extend(claims.into_iter().flatten().map(|(_, node)| node.clone()));
+    }
+}
+
+impl Core {
+    /// Looks again at every node that was marked.
+    pub(super) fn refresh_capacity(&mut self) {
+        if self.capacity.changed.is_empty() {
+            return;
+        }
+        for id in self.capacity.changed.clone() {
+            let claim = self.nodes.get(&id).and_then(|node| {
+                let inventory = node.inventory.as_ref()?;
+                Some(Claim {
+                    joined_ms: node.joined.wall_ms,
+                    lost: node.reachability == Reachability::Lost,
+                    gpus: inventory.gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
+                })
+            });
+            self.capacity.note_claim(&id, claim);
+        }
+        for id in std::mem::take(&mut self.capacity.changed) {
+            self.capacity.remove(&id);
+            let Some(node) = self.nodes.get(&id) else { continue };
+            let Some(inventory) = &node.inventory else { continue };
+            let slot = self.look_at(node, inventory);
+            self.capacity.insert(slot);
+        }
+    }
+
+    fn look_at(&self, node: &Node, inventory: &Inventory) -> Slot {
+        let mut used: BTreeSet<&GpuId> = BTreeSet::new();
+        let (mut cpus, mut memory, mut heads) = (0u32, 0u64, 0u32);
+        let mut blocks = Vec::new();
+        for gang in self.on_node.get(&node.id).into_iter().flatten() {
+            let Some(gang) = self.gangs.get(gang) else { continue };
+            for (id, member) in gang.members_on(&node.id) {
+                if member.phase.holds_resources() {
+                    used.extend(&member.gpus);
+                    cpus = cpus.saturating_add(member.cpus_milli);
+                    memory = memory.saturating_add(member.memory_bytes);
+                    heads += u32::from(id == MemberId::Head);
+                    blocks.push(member.ports);
+                }
+            }
+        }
+        let free_gpus = inventory
+            .gpus
+            .iter()
+            .map(|gpu| &gpu.uuid)
+            .filter(|gpu| !used.contains(gpu) && self.may_offer(node, gpu))
+            .cloned()
+            .collect();
+        let kind = Kind {
+            pool: inventory.pool.clone(),
+            gpu_models: models(inventory),
+            gpus: inventory.gpus.len() as u32,
+            cpus_milli: inventory.cpus_milli,
+            memory_bytes: inventory.memory_bytes,
+            worker_role: inventory.worker_role,
+            labels: inventory.labels.clone(),
+        };
+        let kind = match self.capacity.groups.get_key_value(&kind) {
+            Some((known, _)) => known.clone(),
+            None => Arc::new(kind),
+        };
+        Slot {
+            node: node.id.clone(),
+            name: Arc::from(node.name.as_str()),
+            kind,
+            closed: closed_reason(node),
+            revoked: node.revoked,
+            head_role: inventory.head_role,
+            address: inventory.address,
+            free_gpus,
+            free_cpus_milli: inventory.cpus_milli.saturating_sub(cpus),
+            free_memory_bytes: inventory.memory_bytes.saturating_sub(memory),
+            heads,
+            network: inventory.network(),
+            range: inventory.ports,
+            blocks,
+        }
+    }
+
+    /// A GPU that several nodes report is offered by the first of them that is not lost, and by
+    /// nobody while a gang on another one may hold it.
+    fn may_offer(&self, node: &Node, gpu: &GpuId) -> bool {
+        let Some(claims) = self.capacity.claims.get(gpu).filter(|claims| claims.len() > 1) else {
+            return true;
+        };
+        let others = || claims.iter().map(|(_, id)| id).filter(|id| **id != node.id);
+        let held = |other: &NodeId| {
+            let gangs = self.on_node.get(other).into_iter().flatten();
+            gangs.filter_map(|id| self.gangs.get(id)).any(|gang| {
+                gang.members_on(other)
+                    .any(|(_, m)| m.phase.holds_resources() && m.gpus.contains(gpu))
+            })
+        };
+        if others().any(held) {
+            return false;
+        }
+        let lost = |id: &NodeId| {
+            self.nodes.get(id).is_none_or(|node| node.reachability == Reachability::Lost)
+        };
+        let first = claims.iter().map(|(_, id)| id).find(|id| !lost(id));
+        first.is_none_or(|first| *first == node.id)
+    }
+
+    /// The share of a gang on these nodes may have changed.
+    pub(super) fn mark_nodes(&mut self, nodes: &[NodeId]) {
+        for node in nodes {
+            self.capacity.mark(node);
+            let Some(claim) = self.capacity.claimed_by.get(node) else { continue };
+            for gpu in claim.gpus.clone() {
+                self.capacity.mark_claimants(&gpu);
+            }
+        }
+    }
+}
+
+fn models(inventory: &Inventory) -> Vec<String> {
+    let names: BTreeSet<&String> = inventory.gpus.iter().map(|gpu| &gpu.name).collect();
+    names.into_iter().cloned().collect()
+}
+
+/// Why a node takes no new member, in the order in which people look.
+fn closed_reason(node: &Node) -> Option<String> {
+    if node.is_open() {
+        return None;
+    }
+    Some(match (&node.reachability, &node.cordon, &node.drain) {
+        _ if node.revoked => "revoked".to_owned(),
+        (Reachability::Lost, _, _) => "lost".to_owned(),
+        (Reachability::Suspect, _, _) => "suspect".to_owned(),
+        (Reachability::Reachable, Some(cordon), _) => {
+            format!("cordoned by {}: {}", cordon.by, cordon.why)
+        }
+        (Reachability::Reachable, None, Some(drain)) => {
+            format!("drained by {}: {}", drain.by, drain.why)
+        }
+        (Reachability::Reachable, None, None) => "not online".to_owned(),
+    })
+}

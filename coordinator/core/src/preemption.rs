@@ -1,0 +1,275 @@
+//! Making room: gangs that are sent back to the queue for one that has a better claim.
+//!
+//! There are two claims. A project takes back what it is guaranteed, from projects that hold more than
+//! they are guaranteed. And a job takes the place of preemptible jobs of lower priority. Whole gangs
+//! only, those that lose least work, none within its `min_runtime`, and only when that makes
+//! the claimant start. A job that was itself sent back for a higher priority displaces nobody: one
+//! preemption never leads to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gangline_common::ids::{GangId, JobId, NodeId};
+use gangline_common::time::Timestamp;
+
+use super::Core;
+use super::capacity::Slot;
+use super::effect::Effects;
+use super::gang::{Gang, GangState};
+use super::job::{Job, JobState, Outcome};
+use super::order::Standing;
+use super::placement::never;
+use super::schedule::Pass;
+
+/// Waiting jobs that are looked at for a claim in one pass, from the front of the queue.
+const CLAIMANT_LIMIT: usize = 8;
+/// Up to this many gangs every set of them is compared; of more, a set that is good but may not be best.
+const EXACT_LIMIT: usize = 10;
+
+/// A gang that may be sent back.
+struct Victim<'a> {
+    job: &'a Arc<Job>,
+    gang: &'a Arc<Gang>,
+    /// Work that would be done again: GPU-milliseconds.
+    loss: u64,
+}
+
+impl Core {
+    /// Marks the jobs that stay within what their project is guaranteed, in the order of the queue.
+    pub(super) fn mark_guaranteed(&self, standings: &mut [Standing]) {
+        let mut planned: BTreeMap<(String, String), u32> = BTreeMap::new();
+        for standing in standings {
+            let job = standing.job.clone();
+            let gpus = gpus_of(&job);
+            let Some(record) = self.projects.get(&job.project) else { continue };
+            for (pool, quota) in &record.quotas {
+                let wanted = job.request.pool.as_ref().is_none_or(|wanted| wanted == pool);
+                let key = (job.project.clone(), pool.clone());
+                let held = self.holdings.gpus(&job.project, pool);
+                let taken = held + planned.get(&key).copied().unwrap_or_default();
+                if wanted && gpus > 0 && taken.saturating_add(gpus) <= quota.guaranteed {
+                    *planned.entry(key).or_default() += gpus;
+                    standing.guaranteed = true;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// For the first waiting jobs with a claim: the gangs that make room for them go.
+    pub(super) fn preempt(&mut self, pass: &Pass, now: Timestamp, out: &mut Effects) {
+        let mut claimed: BTreeSet<GangId> = BTreeSet::new();
+        let mut ends: Vec<(JobId, String)> = Vec::new();
+        for claimant in pass.blocked.iter().take(CLAIMANT_LIMIT) {
+            let pools = self.capacity.pools();
+            let asked = claimant.request.pool.as_deref();
+            for pool in pools.into_iter().filter(|pool| asked.is_none_or(|asked| asked == *pool)) {
+                let Some((victims, why)) = self.victims(claimant, pool, &claimed, now) else {
+                    continue;
+                };
+                claimed.extend(victims.iter().map(|victim| victim.gang.id.clone()));
+                ends.extend(victims.into_iter().map(|victim| (victim.job.id.clone(), why.clone())));
+                break;
+            }
+            // Two claims of one pass could each count on the same free nodes.
+            if !ends.is_empty() {
+                break;
+            }
+        }
+        for (job, cause) in ends {
+            self.end_attempt(&job, Outcome::Preempted { cause }, "gangline", now, out);
+        }
+    }
+
+    /// The gangs of a pool that lose least and whose end lets `claimant` start there.
+    fn victims(
+        &self,
+        claimant: &Job,
+        pool: &str,
+        claimed: &BTreeSet<GangId>,
+        now: Timestamp,
+    ) -> Option<(Vec<Victim<'_>>, String)> {
+        let gpus = gpus_of(claimant);
+        if gpus == 0 || self.room_in_pool(&claimant.project, pool) < gpus {
+            return None;
+        }
+        let held = self.holdings.gpus(&claimant.project, pool);
+        let quota = self.quota(&claimant.project, pool).unwrap_or_default();
+        let guaranteed = held.saturating_add(gpus) <= quota.guaranteed;
+        let displaced = self.was_displaced(claimant);
+        let mut room = Claim::new(self, claimant, pool);
+        if room.is_met() {
+            // Gangs that are already on their way out leave enough.
+            return None;
+        }
+        let mut over: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut victims = Vec::new();
+        for (id, holding) in self.holdings.gangs() {
+            if holding.pool != pool || holding.gpus == 0 || claimed.contains(id) {
+                continue;
+            }
+            let (Some(gang), Some(job)) = (self.gangs.get(id), self.jobs.get(&holding.job)) else {
+                continue;
+            };
+            let borrowed = *over.entry(&holding.project).or_insert_with(|| {
+                let own = self.quota(&holding.project, pool).unwrap_or_default().guaranteed;
+                self.holdings.gpus(&holding.project, pool).saturating_sub(own)
+            });
+            let borrows = guaranteed && holding.project != claimant.project && borrowed > 0;
+            let lower = !displaced
+                && job.request.preemptible
+                && job.request.priority < claimant.request.priority;
+            let runs = matches!(gang.state, GangState::Starting | GangState::Ready)
+                && matches!(job.state, JobState::Starting | JobState::Running);
+            if !(runs && (borrows || lower)) || self.is_protected(job, now) {
+                continue;
+            }
+            let loss = self.loss_ms(job, now).saturating_mul(u64::from(holding.gpus));
+            victims.push(Victim { job, gang, loss });
+        }
+        victims.sort_by(|a, b| (a.loss, &a.gang.id).cmp(&(b.loss, &b.gang.id)));
+        let chosen = choose(&victims, &mut room)?;
+        let mut keep = chosen.into_iter();
+        victims.retain(|_| keep.next().unwrap_or(false));
+        let why = if guaranteed {
+            format!("project {} takes back its guaranteed GPUs of pool {pool}", claimant.project)
+        } else {
+            format!("job {} has priority {}", claimant.id, claimant.request.priority)
+        };
+        Some((victims, why))
+    }
+
+    /// Inside the time that it is promised.
+    fn is_protected(&self, job: &Job, now: Timestamp) -> bool {
+        let Some(promised) = job.request.min_runtime_ms else { return false };
+        let running = job.started.filter(|_| job.state == JobState::Running);
+        running.is_none_or(|started| now.ms_since(started) < promised)
+    }
+
+    /// How much of its run would be lost. Without word of a training checkpoint: all of it.
+    fn loss_ms(&self, job: &Job, now: Timestamp) -> u64 {
+        let running = job.started.filter(|_| job.state == JobState::Running);
+        running.map_or(0, |started| now.ms_since(started))
+    }
+
+    /// Its newest attempt was ended to make room.
+    fn was_displaced(&self, job: &Job) -> bool {
+        let attempt = self.attempts.get(&(job.id.clone(), job.attempts));
+        matches!(attempt.and_then(|a| a.outcome.as_ref()), Some(Outcome::Preempted { .. }))
+    }
+}
+
+/// GPUs that a job takes at least.
+pub(super) fn gpus_of(job: &Job) -> u32 {
+    job.request.nnodes.saturating_mul(job.request.gpus_per_node)
+}
+
+/// What a claimant needs in one pool, and what is there if some gangs go.
+struct Claim<'a> {
+    core: &'a Core,
+    claimant: &'a Job,
+    wanted: usize,
+    /// Nodes that would do now, or when gangs have gone that are on their way out.
+    enough: BTreeSet<&'a NodeId>,
+    free: BTreeMap<&'a NodeId, usize>,
+}
+
+impl<'a> Claim<'a> {
+    fn new(core: &'a Core, claimant: &'a Job, pool: &str) -> Self {
+        let wanted = claimant.request.nnodes as usize;
+        let mut claim =
+            Claim { core, claimant, wanted, enough: BTreeSet::new(), free: BTreeMap::new() };
+        let groups = core.capacity.groups().filter(|(kind, _)| kind.pool == pool);
+        let nodes = groups.flat_map(|(_, group)| group.open.values().flatten());
+        for slot in nodes.filter_map(|(_, node)| core.capacity.slot(node)) {
+            if claim.is_open(slot) && slot.free_gpus.len() >= claim.gpus() {
+                claim.enough.insert(&slot.node);
+                if claim.is_met() {
+                    break;
+                }
+            }
+        }
+        for gang in core.holdings.gangs().filter_map(|(id, _)| core.gangs.get(id)) {
+            if gang.state == GangState::Stopping {
+                claim.add(gang);
+            }
+        }
+        claim
+    }
+
+    fn gpus(&self) -> usize {
+        self.claimant.request.gpus_per_node as usize
+    }
+
+    fn is_open(&self, slot: &Slot) -> bool {
+        slot.closed.is_none() && never(&self.claimant.request, slot).is_none()
+    }
+
+    fn is_met(&self) -> bool {
+        self.enough.len() >= self.wanted
+    }
+
+    /// With what this gang leaves behind.
+    fn add(&mut self, gang: &'a Gang) {
+        for member in gang.members.values().filter(|m| m.phase.holds_resources()) {
+            let Some(slot) = self.core.capacity.slot(&member.node) else { continue };
+            if !self.is_open(slot) {
+                continue;
+            }
+            let free = self.free.entry(&slot.node).or_insert(slot.free_gpus.len());
+            *free += member.gpus.len();
+            if *free >= self.claimant.request.gpus_per_node as usize {
+                self.enough.insert(&slot.node);
+            }
+        }
+    }
+}
+
+/// Which of the victims, sorted by their loss, go: the set with the smallest loss that is enough.
+fn choose<'a>(victims: &[Victim<'a>], claim: &mut Claim<'a>) -> Option<Vec<bool>> {
+    let (enough, free) = (claim.enough.clone(), claim.free.clone());
+    let mut is_enough = |chosen: &[bool]| {
+        claim.enough.clone_from(&enough);
+        claim.free.clone_from(&free);
+        for (victim, _) in victims.iter().zip(chosen).filter(|(_, chosen)| **chosen) {
+            claim.add(victim.gang);
+        }
+        claim.is_met()
+    };
+    if !is_enough(&vec![true; victims.len()]) {
+        return None;
+    }
+    if victims.len() <= EXACT_LIMIT {
+        let sets = (1u32..1 << victims.len())
+            .map(|set| (0..victims.len()).map(|n| set >> n & 1 == 1).collect::<Vec<bool>>());
+        let loss = |chosen: &[bool]| -> (u64, usize) {
+            let losses = victims.iter().zip(chosen).filter(|(_, chosen)| **chosen);
+            let count = losses.clone().count();
+            (losses.map(|(victim, _)| victim.loss).sum(), count)
+        };
+        return sets.filter(|chosen| is_enough(chosen)).min_by_key(|chosen| loss(chosen));
+    }
+    // As few of the cheap ones as are enough, then without those that turn out not to be needed,
+    // the dearest first.
+    let (mut low, mut high) = (1, victims.len());
+    let first = |count: usize| (0..victims.len()).map(|n| n < count).collect::<Vec<bool>>();
+    while low < high {
+        let middle = (low + high) / 2;
+        if is_enough(&first(middle)) {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    let mut chosen = first(low);
+    for n in (0..low).rev() {
+        let mut fewer = chosen.clone();
+        if let Some(one) = fewer.get_mut(n) {
+            *one = false;
+        }
+        if is_enough(&fewer) {
+            chosen = fewer;
+        }
+    }
+    Some(chosen)
+}

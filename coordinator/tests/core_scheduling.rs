@@ -1,0 +1,360 @@
+//! Who starts, who waits and who makes room, as stories: reservations, quotas, fair share, preemption.
+
+mod support;
+
+use gangline_coordinator::core::effect::{Answer, Rejected};
+use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::policy::Policy;
+use gangline_coordinator::core::projects::Quota;
+use support::{Fleet, inventory};
+
+/// A command gang; `more` are further fields of the spec.
+fn gang(nodes: u32, gpus: u32, more: &str) -> String {
+    format!(
+        "{{name: g{nodes}x{gpus}, resources: {{nnodes: {nodes}, gpus_per_node: {gpus}}}, \
+         launcher: {{type: command}}, command: [x]{more}}}"
+    )
+}
+
+fn fleet(nodes: &[&str]) -> Fleet {
+    let mut fleet = Fleet::new();
+    for name in nodes {
+        fleet.add_node(name, 8, false);
+    }
+    fleet
+}
+
+fn at_most(maximum: u32) -> Quota {
+    Quota { guaranteed: 0, maximum: Some(maximum) }
+}
+
+fn guaranteed(guaranteed: u32) -> Quota {
+    Quota { guaranteed, maximum: None }
+}
+
+fn is_running(fleet: &Fleet, id: &str) -> bool {
+    matches!(fleet.state(id), JobState::Starting | JobState::Running)
+}
+
+fn node_of(fleet: &Fleet, id: &str) -> Vec<String> {
+    let job = fleet.job(id);
+    let gang = fleet.core.gangs().find(|gang| gang.id == job.gang).unwrap();
+    let name = |node| fleet.core.nodes().find(|n| n.id == node).unwrap().name.clone();
+    gang.nodes().into_iter().map(name).collect()
+}
+
+const POOL: &str = "default";
+
+#[test]
+fn what_ends_in_time_starts_before_a_gang_that_waits() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.submit("long", &gang(1, 8, ", timeout: 2h"));
+    fleet.settle();
+    fleet.submit("big", &gang(2, 8, ""));
+    fleet.submit("slow", &gang(1, 8, ", timeout: 3h"));
+    fleet.submit("unknown", &gang(1, 8, ""));
+    fleet.submit("quick", &gang(1, 8, ", timeout: 1h"));
+    fleet.settle();
+    assert_eq!(fleet.state("quick"), JobState::Running);
+    for waits in ["big", "slow", "unknown"] {
+        assert_eq!(fleet.state(waits), JobState::Pending, "{waits}");
+    }
+    // What is left of the quick one is less than such jobs take.
+    fleet.beat(3_000);
+    fleet.exit_ranks("long", 0);
+    fleet.settle();
+    for waits in ["big", "slow", "unknown"] {
+        assert_eq!(fleet.state(waits), JobState::Pending, "{waits}");
+    }
+    fleet.exit_ranks("quick", 0);
+    fleet.settle();
+    assert_eq!(fleet.state("big"), JobState::Running);
+}
+
+#[test]
+fn a_gang_that_needs_every_node_is_not_starved_by_small_ones() {
+    let mut fleet = fleet(&["a", "b", "c"]);
+    for n in 0..3 {
+        fleet.submit(&format!("s{n}"), &gang(1, 8, ""));
+    }
+    fleet.settle();
+    fleet.submit("big", &gang(3, 8, ""));
+    for n in 3..12 {
+        fleet.submit(&format!("s{n}"), &gang(1, 8, ""));
+    }
+    // They seem to be short at first, and then each takes longer than was supposed.
+    for n in 0..12 {
+        fleet.beat(10 + 40 * n);
+        if fleet.state("big") == JobState::Running {
+            break;
+        }
+        let oldest = (0..12).map(|n| format!("s{n}")).find(|id| is_running(&fleet, id)).unwrap();
+        fleet.exit_ranks(&oldest, 0);
+        fleet.settle();
+    }
+    assert_eq!(fleet.state("big"), JobState::Running);
+    let passed = (3..12).filter(|n| fleet.job(&format!("s{n}")).attempts > 0).count();
+    assert!(passed <= 3, "{passed} small gangs passed");
+}
+
+#[test]
+fn half_of_a_kept_node_may_be_used_when_the_other_half_is_enough() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.submit("busy", &gang(1, 8, ", timeout: 1h"));
+    fleet.settle();
+    fleet.submit("big", &gang(2, 4, ""));
+    fleet.submit("half", &gang(1, 4, ""));
+    fleet.submit("more", &gang(1, 4, ""));
+    fleet.settle();
+    assert_eq!((fleet.state("big"), fleet.state("half")), (JobState::Pending, JobState::Running));
+    assert_eq!(fleet.state("more"), JobState::Pending);
+    fleet.exit_ranks("busy", 0);
+    fleet.settle();
+    assert_eq!(fleet.state("big"), JobState::Running);
+}
+
+#[test]
+fn two_gangs_that_need_every_gpu_run_one_after_the_other() {
+    for policy in Policy::ALL {
+        let mut fleet = fleet(&["a", "b", "c", "d"]);
+        fleet.core.set_policy(policy);
+        for id in ["x", "y"] {
+            fleet.submit(id, &gang(4, 8, ""));
+        }
+        fleet.settle();
+        assert_eq!((fleet.state("x"), fleet.state("y")), (JobState::Running, JobState::Pending));
+        fleet.exit_ranks("x", 0);
+        fleet.settle();
+        assert_eq!((fleet.state("x"), fleet.state("y")), (JobState::Succeeded, JobState::Running));
+    }
+}
+
+#[test]
+fn in_strict_order_nobody_passes_and_in_backfill_whatever_fits_starts() {
+    for (policy, passes) in [(Policy::Fifo, false), (Policy::Backfill, true)] {
+        let mut fleet = fleet(&["a", "b"]);
+        fleet.core.set_policy(policy);
+        fleet.submit("busy", &gang(1, 8, ""));
+        fleet.submit("big", &gang(2, 8, ""));
+        fleet.submit("small", &gang(1, 8, ""));
+        fleet.settle();
+        assert_eq!(is_running(&fleet, "small"), passes, "{policy:?}");
+    }
+}
+
+#[test]
+fn what_jobs_like_it_took_is_what_a_job_is_supposed_to_take() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.submit("before", &gang(1, 4, ""));
+    fleet.settle();
+    fleet.beat(600);
+    fleet.exit_ranks("before", 0);
+    fleet.settle();
+    fleet.submit("long", &gang(1, 8, ", timeout: 1h"));
+    fleet.settle();
+    fleet.submit("big", &gang(2, 8, ""));
+    // Nobody knows how long this one takes, and the other one is like the first.
+    fleet.submit("unlike", &gang(1, 2, ""));
+    fleet.submit("alike", &gang(1, 4, ""));
+    fleet.settle();
+    assert!(is_running(&fleet, "alike"));
+    assert_eq!(fleet.state("unlike"), JobState::Pending);
+}
+
+#[test]
+fn a_project_holds_at_most_its_maximum() {
+    let mut fleet = fleet(&["a", "b"]);
+    assert_eq!(fleet.set_quota("rl", POOL, at_most(8)), Answer::Done);
+    fleet.submit("one", &gang(1, 8, ""));
+    fleet.submit("two", &gang(1, 8, ""));
+    fleet.submit_as("other", "theirs", &gang(1, 8, ""));
+    fleet.settle();
+    assert!(is_running(&fleet, "one") && is_running(&fleet, "theirs"));
+    let reason = fleet.job("two").reason.clone();
+    fleet.exit_ranks("theirs", 0);
+    fleet.settle();
+    assert_eq!(fleet.state("two"), JobState::Pending, "{reason}");
+    let reason = &fleet.job("two").reason;
+    assert!(reason.contains("may use 0 more GPUs in pool default"), "{reason}");
+    fleet.exit_ranks("one", 0);
+    fleet.settle();
+    assert!(is_running(&fleet, "two"));
+}
+
+#[test]
+fn quotas_that_cannot_be_kept_are_refused() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.submit("one", &gang(1, 8, ""));
+    fleet.settle();
+    let refused = |answer| match answer {
+        Answer::Rejected(rejected) => rejected,
+        other => panic!("{other:?}"),
+    };
+    let Rejected::QuotaBelowUse { held, jobs } = refused(fleet.set_quota("rl", POOL, at_most(4)))
+    else {
+        panic!("a quota below what runs")
+    };
+    assert_eq!((held, jobs.len(), jobs[0].as_str()), (8, 1, "one"));
+    let both = Quota { guaranteed: 9, maximum: Some(8) };
+    let contradiction = Rejected::GuaranteeAboveMaximum { guaranteed: 9, maximum: 8 };
+    assert_eq!(refused(fleet.set_quota("rl", POOL, both)), contradiction);
+    assert_eq!(fleet.set_quota("rl", POOL, guaranteed(10)), Answer::Done);
+    let too_large = Rejected::GuaranteesTooLarge { gpus: 16, promised: 10 };
+    assert_eq!(refused(fleet.set_quota("other", POOL, guaranteed(7))), too_large);
+    let unknown = refused(fleet.set_quota("rl", "h10", at_most(4)));
+    let known = vec![POOL.to_owned()];
+    assert_eq!(unknown, Rejected::NoSuchPool { pool: "h10".to_owned(), known });
+}
+
+#[test]
+fn a_guarantee_is_lent_and_taken_back_once() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_quota("rl", POOL, guaranteed(8));
+    fleet.submit_as("other", "lent-1", &gang(1, 8, ", timeout: 9h"));
+    fleet.settle();
+    fleet.beat(100);
+    fleet.submit_as("other", "lent-2", &gang(1, 8, ", timeout: 9h"));
+    fleet.settle();
+    assert!(is_running(&fleet, "lent-1") && is_running(&fleet, "lent-2"));
+    fleet.submit("own", &gang(1, 8, ""));
+    fleet.settle();
+    fleet.settle();
+    assert!(is_running(&fleet, "own"));
+    // The one that had run for less was sent back, and says for whom.
+    assert!(is_running(&fleet, "lent-1"));
+    assert_eq!(fleet.state("lent-2"), JobState::Pending);
+    let said = fleet.job("lent-2").history.iter().any(|t| t.text.contains("guaranteed GPUs"));
+    assert!(said, "{:?}", fleet.job("lent-2").history);
+    for _ in 0..20 {
+        fleet.beat(30);
+        fleet.settle();
+    }
+    assert_eq!((fleet.job("own").attempts, fleet.job("lent-1").attempts), (1, 1));
+    assert_eq!(fleet.job("lent-2").attempts, 1);
+    fleet.exit_ranks("own", 0);
+    fleet.settle();
+    assert_eq!(fleet.job("lent-2").attempts, 2);
+}
+
+#[test]
+fn only_preemptible_jobs_of_lower_priority_make_room_and_none_within_its_minimum() {
+    let mut fleet = fleet(&["a"]);
+    fleet.set_max_priority("rl", 100);
+    let low = ", queue: {priority: low, preemptible: true}, min_runtime: 60s";
+    fleet.submit("low", &gang(1, 8, low));
+    fleet.settle();
+    fleet.submit("urgent", &gang(1, 8, ", queue: {priority: urgent}"));
+    fleet.settle();
+    assert_eq!((fleet.state("low"), fleet.state("urgent")), (JobState::Running, JobState::Pending));
+    fleet.beat(61);
+    fleet.settle();
+    fleet.settle();
+    assert_eq!((fleet.state("low"), fleet.state("urgent")), (JobState::Pending, JobState::Running));
+    fleet.submit("more", &gang(1, 8, ", queue: {priority: urgent}"));
+    fleet.settle();
+    assert_eq!(fleet.state("more"), JobState::Pending);
+    assert_eq!(fleet.job("urgent").attempts, 1);
+}
+
+#[test]
+fn the_gangs_that_lose_least_are_sent_back() {
+    let mut fleet = fleet(&["a", "b", "c"]);
+    fleet.set_max_priority("rl", 100);
+    let preemptible = ", queue: {preemptible: true}";
+    fleet.submit("old", &gang(1, 8, preemptible));
+    fleet.settle();
+    fleet.beat(100);
+    fleet.submit("wide", &gang(2, 4, preemptible));
+    fleet.settle();
+    fleet.beat(10);
+    fleet.submit("half-1", &gang(1, 4, preemptible));
+    fleet.submit("half-2", &gang(1, 4, preemptible));
+    fleet.settle();
+    fleet.beat(10);
+    fleet.submit("urgent", &gang(1, 8, ", queue: {priority: urgent}"));
+    fleet.settle();
+    fleet.settle();
+    // Either `old` (120 s x 8), or `wide` (20 s x 8) and one half (10 s x 4) on a node of it.
+    assert!(is_running(&fleet, "urgent"));
+    assert!(is_running(&fleet, "old"));
+    assert_eq!(fleet.job("wide").attempts, 1);
+    assert_eq!(fleet.state("wide"), JobState::Pending);
+    let halves = ["half-1", "half-2"].map(|half| is_running(&fleet, half));
+    assert_eq!(halves.iter().filter(|runs| **runs).count(), 1);
+}
+
+#[test]
+fn nobody_is_sent_back_when_that_would_not_be_enough() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_max_priority("rl", 100);
+    fleet.submit("firm", &gang(1, 8, ""));
+    fleet.submit("soft", &gang(1, 8, ", queue: {preemptible: true}"));
+    fleet.settle();
+    fleet.submit("urgent", &gang(2, 8, ", queue: {priority: urgent}"));
+    fleet.settle();
+    assert!(is_running(&fleet, "firm") && is_running(&fleet, "soft"));
+}
+
+#[test]
+fn one_that_was_sent_back_sends_nobody_back() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_max_priority("rl", 100);
+    let middle = ", queue: {priority: normal, preemptible: true}";
+    fleet.submit("middle", &gang(1, 8, middle));
+    fleet
+        .submit("low", &gang(1, 8, ", queue: {priority: low, preemptible: true}, min_runtime: 1h"));
+    fleet.settle();
+    fleet.submit("urgent", &gang(1, 8, ", queue: {priority: urgent}"));
+    fleet.settle();
+    fleet.settle();
+    assert_eq!(fleet.state("middle"), JobState::Pending);
+    fleet.beat(3_700);
+    fleet.settle();
+    assert_eq!((fleet.state("middle"), fleet.state("low")), (JobState::Pending, JobState::Running));
+}
+
+#[test]
+fn who_has_used_less_goes_first_among_equals() {
+    let mut fleet = fleet(&["a"]);
+    fleet.submit("used", &gang(1, 8, ""));
+    fleet.settle();
+    fleet.beat(300);
+    fleet.submit("mine", &gang(1, 8, ""));
+    fleet.submit_as("other", "theirs", &gang(1, 8, ""));
+    fleet.exit_ranks("used", 0);
+    fleet.settle();
+    assert!(is_running(&fleet, "theirs"), "{}", fleet.job("theirs").reason);
+    assert_eq!(fleet.state("mine"), JobState::Pending);
+    // Priority goes before.
+    fleet.submit("high", &gang(1, 8, ", queue: {priority: high}"));
+    fleet.submit_as("third", "fresh", &gang(1, 8, ""));
+    fleet.exit_ranks("theirs", 0);
+    fleet.settle();
+    assert!(is_running(&fleet, "high"));
+}
+
+#[test]
+fn a_gang_lies_in_one_rack_when_that_costs_nothing() {
+    let mut fleet = Fleet::new();
+    for (name, rack) in [("a", "r1"), ("b", "r2"), ("c", "r1"), ("d", "r2"), ("e", "r2")] {
+        let mut inventory = inventory(name, 8, false);
+        inventory.labels = vec![("rack".to_owned(), rack.to_owned())];
+        fleet.add_node_with(name, inventory);
+    }
+    fleet.submit("three", &gang(3, 8, ""));
+    fleet.submit("two", &gang(2, 8, ""));
+    fleet.settle();
+    assert_eq!(node_of(&fleet, "three"), ["b", "d", "e"]);
+    assert_eq!(node_of(&fleet, "two"), ["a", "c"]);
+}
+
+#[test]
+fn empty_nodes_stay_empty() {
+    let mut fleet = fleet(&["a", "b", "c"]);
+    for n in 0..4 {
+        fleet.submit(&format!("j{n}"), &gang(1, 4, ""));
+    }
+    fleet.submit("whole", &gang(1, 8, ""));
+    fleet.settle();
+    assert!(is_running(&fleet, "whole"));
+}
