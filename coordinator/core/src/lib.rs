@@ -70,7 +70,12 @@ pub struct Core {
     pub(crate) policy: Policy,
     pub(crate) queue: BTreeMap<Place, JobId>,
     pub(crate) live_jobs: BTreeSet<JobId>,
+    /// Jobs that the passing of time may end: running with a time limit, and standing clusters.
+    pub(crate) timed_jobs: BTreeSet<JobId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
+    /// Gangs that time-outs are looked up for: the ones that start, and the ones that stop.
+    pub(crate) starting_gangs: BTreeSet<GangId>,
+    pub(crate) stopping_gangs: BTreeSet<GangId>,
     /// Jobs with an attempt that takes a part of a standing cluster, by its gang.
     pub(crate) guests: BTreeMap<GangId, BTreeSet<JobId>>,
     /// When the last guest of a cluster ended.
@@ -119,6 +124,11 @@ impl Core {
                 } else {
                     self.live_jobs.insert(job.id.clone());
                 }
+                if job.is_timed() {
+                    self.timed_jobs.insert(job.id.clone());
+                } else {
+                    self.timed_jobs.remove(&job.id);
+                }
                 self.jobs.insert(job.id.clone(), job);
             }
             Write::Attempt(attempt) => {
@@ -165,10 +175,11 @@ impl Core {
                 self.attempts.remove(&(job, number));
             }
             Write::ForgetGang { id } => {
-                self.gangs.remove(&id);
-                self.on_node.values_mut().for_each(|gangs| {
-                    gangs.remove(&id);
-                });
+                self.starting_gangs.remove(&id);
+                self.stopping_gangs.remove(&id);
+                for node in self.gangs.remove(&id).iter().flat_map(|gang| gang.nodes()) {
+                    self.on_node.entry(node).or_default().remove(&id);
+                }
             }
             Write::ForgetJob { id } => {
                 if let Some(job) = self.jobs.remove(&id) {
@@ -176,6 +187,7 @@ impl Core {
                 }
                 self.last_guest_ms.remove(&id);
                 self.live_jobs.remove(&id);
+                self.timed_jobs.remove(&id);
             }
         }
     }
@@ -271,8 +283,18 @@ impl Core {
         out.writes.push(write);
     }
 
-    /// Gangs with members on each node, live ones only.
+    /// Gangs with members on each node, live ones only, and the gangs that time-outs are for.
     fn index_gang(&mut self, gang: &Gang) {
+        for (gangs, state) in [
+            (&mut self.starting_gangs, GangState::Starting),
+            (&mut self.stopping_gangs, GangState::Stopping),
+        ] {
+            if gang.state == state {
+                gangs.insert(gang.id.clone());
+            } else {
+                gangs.remove(&gang.id);
+            }
+        }
         for node in gang.nodes() {
             let gangs = self.on_node.entry(node).or_default();
             if gang.is_live() {
