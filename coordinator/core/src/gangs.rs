@@ -374,14 +374,14 @@ impl Core {
 
     /// Looks at every stopping gang again: nodes become lost, log graces run out.
     pub(super) fn settle_stopping(&mut self, now: Timestamp, out: &mut Effects) {
-        for id in self.live_gangs(GangState::Stopping) {
+        for id in self.stopping_gangs.clone() {
             self.settle(&id, now, out);
         }
     }
 
     /// Start time-outs: an agent that says nothing, and a Ray cluster that does not get ready.
     pub(super) fn expire_starts(&mut self, now: Timestamp, out: &mut Effects) {
-        for id in self.live_gangs(GangState::Starting) {
+        for id in self.starting_gangs.clone() {
             let Some(gang) = self.gangs.get(&id).cloned() else { continue };
             let Some(job) = self.jobs.get(&gang.job).cloned() else { continue };
             // While the coordinator was away nobody could tell it anything.
@@ -423,18 +423,5 @@ impl Core {
             }
         }
         missing.join(", ")
-    }
-
-    fn live_gangs(&self, state: GangState) -> Vec<GangId> {
-        let mut ids: Vec<GangId> = self
-            .on_node
-            .values()
-            .flatten()
-            .filter(|id| self.gangs.get(*id).is_some_and(|gang| gang.state == state))
-            .cloned()
-            .collect();
-        ids.sort();
-        ids.dedup();
-        ids
     }
 }

@@ -550,7 +550,7 @@ impl Core {
             let since = gang.since.boot_ms.max(self.started_ms).max(last);
             (now.boot_ms.saturating_sub(since) >= limit).then(|| (job.id.clone(), limit))
         };
-        let running = self.live_jobs.iter().filter_map(|id| self.jobs.get(id));
+        let running = self.timed_jobs.iter().filter_map(|id| self.jobs.get(id));
         let idle: Vec<(JobId, u64)> = running.filter_map(idle).collect();
         for (id, limit) in idle {
             let reason = format!("no job ran on it for {} s", limit / 1000);

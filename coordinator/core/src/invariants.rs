@@ -166,6 +166,20 @@ fn indexes_agree(core: &Core, found: &mut Vec<String>) {
     if pending != queued {
         found.push(format!("index: queue {queued:?} but pending {pending:?}"));
     }
+    let timed: BTreeSet<&JobId> =
+        core.jobs.values().filter(|job| job.is_timed()).map(|job| &job.id).collect();
+    if !core.timed_jobs.iter().eq(timed.iter().copied()) {
+        found.push(format!("index: timed {:?}, expected {timed:?}", core.timed_jobs));
+    }
+    for (listed, state) in
+        [(&core.starting_gangs, GangState::Starting), (&core.stopping_gangs, GangState::Stopping)]
+    {
+        let gangs = core.gangs.values().filter(|gang| gang.state == state);
+        let expected: BTreeSet<&GangId> = gangs.map(|gang| &gang.id).collect();
+        if !listed.iter().eq(expected.iter().copied()) {
+            found.push(format!("index: {state:?} {listed:?}, expected {expected:?}"));
+        }
+    }
     let mut on_node: BTreeMap<&NodeId, BTreeSet<&GangId>> = BTreeMap::new();
     for gang in core.gangs.values().filter(|gang| gang.is_live()) {
         for member in gang.members.values() {

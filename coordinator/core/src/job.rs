@@ -198,6 +198,12 @@ impl Job {
     pub fn is_cluster(&self) -> bool {
         matches!(self.request.kind, JobKind::Cluster { .. })
     }
+
+    /// Whether the passing of time may end it: its own time limit, or a cluster's idle time.
+    pub(super) fn is_timed(&self) -> bool {
+        let limited = self.state == JobState::Running && self.request.timeout_ms.is_some();
+        limited || (self.is_cluster() && !self.state.is_terminal())
+    }
 }
 
 /// How an attempt, and with it perhaps the job, came out.

@@ -172,9 +172,12 @@ impl Core {
         if self.guests.get(&job.gang).is_some_and(|guests| guests.contains(id)) {
             return Core::reject(request, Rejected::NotGone, out);
         }
-        let guests = self.jobs.values().filter(|guest| guest.cluster.as_ref() == Some(id)).count();
-        if guests > 0 {
-            return Core::reject(request, Rejected::HasGuests { jobs: guests }, out);
+        if job.is_cluster() {
+            let is_guest = |guest: &&Arc<Job>| guest.cluster.as_ref() == Some(id);
+            let jobs = self.jobs.values().filter(is_guest).count();
+            if jobs > 0 {
+                return Core::reject(request, Rejected::HasGuests { jobs }, out);
+            }
         }
         self.audit(actor, "job.delete", format!("job {id}"), &job.request.name, now, out);
         // A remembered request must not answer with a job that is gone.
@@ -267,7 +270,7 @@ impl Core {
             over.then(|| format!("its time limit of {} s is over", limit / 1000))
         };
         let due: Vec<_> = self
-            .live_jobs
+            .timed_jobs
             .iter()
             .filter_map(|id| Some((id.clone(), due(self.jobs.get(id)?)?)))
             .collect();

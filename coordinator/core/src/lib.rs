@@ -92,7 +92,12 @@ pub struct Core {
     explaining: bool,
     pub(crate) queue: BTreeMap<Place, JobId>,
     pub(crate) live_jobs: BTreeSet<JobId>,
+    /// Jobs that the passing of time may end: running with a time limit, and standing clusters.
+    pub(crate) timed_jobs: BTreeSet<JobId>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
+    /// Gangs that time-outs are looked up for: the ones that start, and the ones that stop.
+    pub(crate) starting_gangs: BTreeSet<GangId>,
+    pub(crate) stopping_gangs: BTreeSet<GangId>,
     /// Jobs with an attempt that takes a part of a standing cluster, by its gang.
     pub(crate) guests: BTreeMap<GangId, BTreeSet<JobId>>,
     /// When the last guest of a cluster ended.
@@ -166,6 +171,11 @@ impl Core {
                 } else {
                     self.live_jobs.insert(job.id.clone());
                 }
+                if job.is_timed() {
+                    self.timed_jobs.insert(job.id.clone());
+                } else {
+                    self.timed_jobs.remove(&job.id);
+                }
                 self.jobs.insert(job.id.clone(), job);
             }
             Write::Attempt(attempt) => {
@@ -217,10 +227,11 @@ impl Core {
             }
             Write::ForgetGang { id } => {
                 self.holdings.mark(&id);
-                self.gangs.remove(&id);
-                self.on_node.values_mut().for_each(|gangs| {
-                    gangs.remove(&id);
-                });
+                self.starting_gangs.remove(&id);
+                self.stopping_gangs.remove(&id);
+                for node in self.gangs.remove(&id).iter().flat_map(|gang| gang.nodes()) {
+                    self.on_node.entry(node).or_default().remove(&id);
+                }
             }
             Write::ForgetJob { id } => {
                 if let Some(job) = self.jobs.remove(&id) {
@@ -228,6 +239,7 @@ impl Core {
                 }
                 self.last_guest_ms.remove(&id);
                 self.live_jobs.remove(&id);
+                self.timed_jobs.remove(&id);
             }
         }
     }
@@ -327,8 +339,18 @@ impl Core {
         out.writes.push(write);
     }
 
-    /// Gangs with members on each node, live ones only.
+    /// Gangs with members on each node, live ones only, and the gangs that time-outs are for.
     fn index_gang(&mut self, gang: &Gang) {
+        for (gangs, state) in [
+            (&mut self.starting_gangs, GangState::Starting),
+            (&mut self.stopping_gangs, GangState::Stopping),
+        ] {
+            if gang.state == state {
+                gangs.insert(gang.id.clone());
+            } else {
+                gangs.remove(&gang.id);
+            }
+        }
         self.holdings.mark(&gang.id);
         let nodes = gang.nodes();
         self.mark_nodes(&nodes);
