@@ -142,6 +142,7 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
     fn new(workload: &'a Workload, fleet: &'a Fleet, settings: Settings, progress: P) -> Self {
         let mut core = Core::new(1, BEGIN);
         core.set_policy(settings.policy);
+        core.set_explaining(false);
         let lives = workload.jobs.iter().map(|job| Life {
             times: JobTimes { submit_ms: job.submit_ms, ..JobTimes::default() },
             ..Life::default()

@@ -23,6 +23,7 @@ pub mod maintenance;
 pub mod node;
 mod nodes;
 pub mod order;
+pub mod overtaking;
 pub mod placement;
 pub mod policy;
 mod preemption;
@@ -47,6 +48,7 @@ use gang::{Gang, GangState};
 use holdings::Holdings;
 use job::{Attempt, Job, JobState, Place};
 use node::{NetworkKey, Node};
+use overtaking::Overtaken;
 use policy::Policy;
 use projects::ProjectRecord;
 use secrets::SecretRecord;
@@ -87,6 +89,10 @@ pub struct Core {
     /// When the nodes of a gang that waits were first supposed to be free, on the boot clock: later gangs
     /// that take longer than was supposed delay it no further.
     pub(crate) promised: BTreeMap<JobId, u64>,
+    /// Waiting jobs for which gangs were sent back: what those leave is kept for them.
+    pub(crate) claimants: BTreeSet<JobId>,
+    pub(crate) overtaken: BTreeMap<JobId, Overtaken>,
+    counted_ms: u64,
     /// Why each waiting job waits, for readers.
     pub(crate) why: BTreeMap<JobId, Arc<str>>,
     explaining: bool,
@@ -162,6 +168,8 @@ impl Core {
                 self.why.remove(&job.id);
                 if job.state != JobState::Pending {
                     self.promised.remove(&job.id);
+                    self.overtaken.remove(&job.id);
+                    self.claimants.remove(&job.id);
                 }
                 if job.state.is_terminal() {
                     if self.jobs.get(&job.id).is_none_or(|old| !old.state.is_terminal()) {

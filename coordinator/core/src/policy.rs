@@ -3,8 +3,8 @@
 /// How the queue is served. Every policy starts whole gangs or nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// By priority, age and fair share; what does not fit keeps nodes for itself (a reservation), and
-    /// later gangs start only where they do not delay it.
+    /// By priority, age and fair share. What fits starts, until a gang was overtaken by too much: then
+    /// nodes are kept for it (a reservation), and later gangs start only where they do not delay it.
     #[default]
     Default,
     /// Strictly in order: the first gang that does not fit holds back everything behind it.

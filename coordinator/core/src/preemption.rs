@@ -58,8 +58,12 @@ impl Core {
 
     /// For the first waiting jobs with a claim: the gangs that make room for them go.
     pub(super) fn preempt(&mut self, pass: &Pass, now: Timestamp, out: &mut Effects) {
+        if !self.may_preempt(pass) {
+            return;
+        }
         let mut claimed: BTreeSet<GangId> = BTreeSet::new();
         let mut ends: Vec<(JobId, String)> = Vec::new();
+        let mut claimant_of = None;
         for claimant in pass.blocked.iter().take(CLAIMANT_LIMIT) {
             let pools = self.capacity.pools();
             let asked = claimant.request.pool.as_deref();
@@ -67,6 +71,7 @@ impl Core {
                 let Some((victims, why)) = self.victims(claimant, pool, &claimed, now) else {
                     continue;
                 };
+                claimant_of = Some(claimant.id.clone());
                 claimed.extend(victims.iter().map(|victim| victim.gang.id.clone()));
                 ends.extend(victims.into_iter().map(|victim| (victim.job.id.clone(), why.clone())));
                 break;
@@ -76,9 +81,20 @@ impl Core {
                 break;
             }
         }
+        self.claimants.extend(claimant_of);
         for (job, cause) in ends {
             self.end_attempt(&job, Outcome::Preempted { cause }, "gangline", now, out);
         }
+    }
+
+    /// Whether anybody could have a claim: mostly nobody has.
+    fn may_preempt(&self, pass: &Pass) -> bool {
+        let highest = pass.blocked.iter().map(|job| job.request.priority).max();
+        let Some(highest) = highest else { return false };
+        let lower = |job: &Arc<Job>| job.request.preemptible && job.request.priority < highest;
+        let mut running = self.holdings.gangs().filter_map(|(_, h)| self.jobs.get(&h.job));
+        let quotas = self.projects.values().flat_map(|project| project.quotas.values());
+        quotas.into_iter().any(|quota| quota.guaranteed > 0) || running.any(lower)
     }
 
     /// The gangs of a pool that lose least and whose end lets `claimant` start there.

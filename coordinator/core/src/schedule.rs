@@ -88,6 +88,7 @@ impl Core {
     pub(super) fn schedule(&mut self, now: Timestamp, out: &mut Effects) {
         self.refresh_capacity();
         self.refresh_holdings();
+        self.count_overtaking(now);
         if self.queue.is_empty() {
             return;
         }
@@ -114,7 +115,11 @@ impl Core {
             }
             let limited = self.projects.get(&job.project).is_some_and(|p| !p.quotas.is_empty());
             let key = (shape(&job.request), limited.then_some(job.project.as_str()));
-            let end_ms = self.end_if_started(job, now);
+            // While no node is kept for anybody it does not matter how long the job takes.
+            let end_ms = match pass.kept_nodes.is_empty() {
+                true => 0,
+                false => self.end_if_started(job, now),
+            };
             let known = failed.get(&key).filter(|(end, _)| *end <= end_ms);
             let reason = match known {
                 Some((_, reason)) => reason.clone(),
@@ -232,7 +237,7 @@ impl Core {
             Policy::Backfill | Policy::Shortest => {}
             Policy::Default => {
                 let may_ever = self.has_room_for(job);
-                if may_ever && pass.kept.len() < RESERVATION_LIMIT {
+                if may_ever && self.is_due(job) && pass.kept.len() < RESERVATION_LIMIT {
                     let ends = pass.ends.get_or_init(|| self.expected_ends(now));
                     let is_kept = |node: &NodeId| pass.kept_nodes.contains_key(node);
                     if let Some(mut reservation) = self.reserve(job, ends, &is_kept, now) {

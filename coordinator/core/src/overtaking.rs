@@ -1,0 +1,110 @@
+//! Who was overtaken by how much: the bound on waiting that needs no forecast.
+//!
+//! While a gang waits, GPUs work for jobs that come before it in the queue and for jobs that come
+//! after it and fitted earlier. Both are counted. A gang that was overtaken by more than half as much
+//! work as was done ahead of it is *due*: from then on nodes are kept for it. So small jobs fill what a
+//! large gang cannot use yet, and no gang waits much longer than in strict order.
+
+use std::collections::BTreeMap;
+
+use gangline_common::ids::JobId;
+use gangline_common::time::Timestamp;
+
+use super::Core;
+use super::job::Job;
+use super::preemption::gpus_of;
+
+/// How often the work is counted.
+const COUNT_EVERY_MS: u64 = 10_000;
+/// Every gang may be overtaken by its own GPUs' work of this long.
+const SLACK_MS: u64 = 600_000;
+
+/// Work that was done while a gang waited, in GPU-milliseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Overtaken {
+    pub ahead: u64,
+    pub behind: u64,
+}
+
+/// GPUs that work, by pool and priority: of jobs up to each place in the order of submission.
+type Working = BTreeMap<String, BTreeMap<u8, Vec<(u64, u64)>>>;
+
+impl Core {
+    /// Counts the work since the last time.
+    pub(super) fn count_overtaking(&mut self, now: Timestamp) {
+        let ms = now.boot_ms.saturating_sub(self.counted_ms);
+        if ms < COUNT_EVERY_MS {
+            return;
+        }
+        // What was done while nobody counted is counted by nobody.
+        let ms = ms.min(60 * COUNT_EVERY_MS);
+        self.counted_ms = now.boot_ms;
+        if self.queue.is_empty() {
+            return self.overtaken.clear();
+        }
+        let working = self.working();
+        let mut overtaken = std::mem::take(&mut self.overtaken);
+        for job in self.queue.values().filter_map(|id| self.jobs.get(id)) {
+            let (ahead, behind) = split(&working, job);
+            let counted = overtaken.entry(job.id.clone()).or_default();
+            counted.ahead = counted.ahead.saturating_add(ahead.saturating_mul(ms));
+            counted.behind = counted.behind.saturating_add(behind.saturating_mul(ms));
+        }
+        self.overtaken = overtaken;
+    }
+
+    fn working(&self) -> Working {
+        let mut working: Working = BTreeMap::new();
+        for (_, holding) in self.holdings.gangs() {
+            let Some(job) = self.jobs.get(&holding.job) else { continue };
+            let levels = working.entry(holding.pool.clone()).or_default();
+            let level = levels.entry(job.request.priority).or_default();
+            level.push((job.sequence, u64::from(holding.gpus)));
+        }
+        for level in working.values_mut().flat_map(|levels| levels.values_mut()) {
+            level.sort_unstable();
+            let mut sum = 0;
+            for (_, gpus) in level {
+                sum += *gpus;
+                *gpus = sum;
+            }
+        }
+        working
+    }
+
+    /// Whether nodes are kept for a gang that waits.
+    pub(super) fn is_due(&self, job: &Job) -> bool {
+        if self.claimants.contains(&job.id) {
+            return true;
+        }
+        let Some(overtaken) = self.overtaken.get(&job.id) else { return false };
+        let slack = u64::from(gpus_of(job).max(1)).saturating_mul(SLACK_MS);
+        overtaken.behind > (overtaken.ahead / 2).saturating_add(slack)
+    }
+
+    /// Work that was done before and beside a job that waits.
+    pub fn overtaken(&self, job: &JobId) -> Overtaken {
+        self.overtaken.get(job).copied().unwrap_or_default()
+    }
+}
+
+/// GPUs that work ahead of a job and behind it.
+fn split(working: &Working, job: &Job) -> (u64, u64) {
+    let (mut ahead, mut behind) = (0, 0);
+    let pools = working.iter().filter(|(pool, _)| match &job.request.pool {
+        Some(wanted) => wanted == *pool,
+        None => true,
+    });
+    for (priority, level) in pools.flat_map(|(_, levels)| levels) {
+        let all = level.last().map_or(0, |(_, sum)| *sum);
+        let earlier = level.partition_point(|(sequence, _)| *sequence < job.sequence);
+        let earlier = earlier.checked_sub(1).and_then(|at| level.get(at));
+        let before = match *priority > job.request.priority {
+            true => all,
+            false => earlier.map_or(0, |(_, sum)| *sum),
+        };
+        ahead += before;
+        behind += all - before;
+    }
+    (ahead, behind)
+}
