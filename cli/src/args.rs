@@ -1,5 +1,7 @@
 //! The commands and options, as clap reads them.
 
+mod simulate;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use crate::config::Options;
 use crate::durations;
 use crate::output::{Format, parse_format};
 use crate::trust::{self, Pin};
+pub use simulate::Simulate;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -172,6 +175,8 @@ pub enum Command {
     Validate(Validate),
     /// Print what a spec means: every default, and the arguments that its template gives
     Plan(Plan),
+    /// What if: replay a trace or the past with another fleet or policy
+    Simulate(Simulate),
     /// Write a commented spec to begin with
     Init(Init),
     /// Templates of jobs

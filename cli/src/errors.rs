@@ -68,6 +68,8 @@ pub mod code {
     pub const VALUE: &str = "E0913";
     /// The code of a job cannot be sent.
     pub const CODE: &str = "E0914";
+    /// The trace cannot be replayed.
+    pub const TRACE: &str = "E0915";
 }
 
 /// Why a command failed. Small, so that it travels cheaply in results.
@@ -170,6 +172,13 @@ impl CliError {
     #[must_use]
     pub fn answer(mut self, status: u16, items: Vec<Value>) -> Self {
         self.0.status = Some(status);
+        self.0.items = items;
+        self
+    }
+
+    /// Adds the single problems: `pointer` says where, `detail` what.
+    #[must_use]
+    pub fn items(mut self, items: Vec<Value>) -> Self {
         self.0.items = items;
         self
     }

@@ -61,6 +61,11 @@ impl Screen {
         matches!(self.format, Format::Json | Format::Jsonl)
     }
 
+    /// Whether hints and progress are left out.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     /// Whether more columns are wanted.
     pub fn is_wide(&self) -> bool {
         self.format == Format::Wide

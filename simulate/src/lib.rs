@@ -7,6 +7,7 @@
 mod agents;
 pub mod fleet;
 pub mod generate;
+pub mod history;
 mod replay;
 pub mod report;
 pub mod trace;

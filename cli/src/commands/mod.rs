@@ -16,6 +16,7 @@ mod ps;
 mod ray;
 mod secret;
 mod show;
+mod simulate;
 mod stop;
 mod submit;
 mod template;
@@ -57,6 +58,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
     match args.command {
         Command::Validate(args) => local::validate(&args, screen),
         Command::Plan(args) => local::plan(&args, screen),
+        Command::Simulate(args) => simulate::run(&args, client, screen).await,
         Command::Init(args) => template::init(&args, logged_in(&globals)?.as_ref(), screen),
         Command::Template(args) => match args.command {
             TemplateCommand::Ls => template::list(screen),

@@ -7,8 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
-const CRATES: [&str; 8] =
-    ["common", "spec", "tree", "coordinator/core", "coordinator", "agent", "cli", "fleet"];
+const CRATES: [&str; 9] = [
+    "common", "spec", "tree", "coordinator/core", "simulate", "coordinator", "agent", "cli", "fleet",
+];
 /// Not modules of a crate but its roots; the map may name them.
 const ROOTS: [&str; 3] = ["lib.rs", "main.rs", "tests.rs"];
 
