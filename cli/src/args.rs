@@ -173,8 +173,19 @@ pub enum Command {
     Logout(Logout),
     /// Check a spec without asking the coordinator
     Validate(Validate),
-    /// Print what a spec means: every default, and the arguments that its template gives
+    /// What would become of a job: now, later or never, and why. With -o yaml: what its spec means
     Plan(Plan),
+    /// Why a job waits, where it stands in the queue, when it will start and what would help
+    Explain {
+        /// Id, unique prefix, name or @last
+        job: String,
+    },
+    /// The waiting jobs in their order
+    Queue {
+        /// Only of jobs that may run in this pool
+        #[arg(long)]
+        pool: Option<String>,
+    },
     /// What if: replay a trace or the past with another fleet or policy
     Simulate(Simulate),
     /// Write a commented spec to begin with
@@ -714,6 +725,9 @@ pub struct Validate {
 pub struct Plan {
     /// Spec file, or a script with #GANGLINE or #SBATCH lines; - is stdin
     pub spec: PathBuf,
+    /// End with 8 when the job would wait
+    #[arg(long)]
+    pub exit_code: bool,
     /// Overrides.
     #[command(flatten)]
     pub options: SpecOptions,

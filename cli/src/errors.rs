@@ -25,6 +25,8 @@ pub mod exit {
     pub const CONFLICT: u8 = 7;
     /// The job can never run on this cluster.
     pub const IMPOSSIBLE: u8 = 9;
+    /// `plan --exit-code`: valid, and would wait.
+    pub const WOULD_QUEUE: u8 = 8;
     /// The job ended FAILED or TIMEOUT.
     pub const JOB_FAILED: u8 = 100;
     /// The job has not ended.

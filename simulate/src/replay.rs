@@ -389,6 +389,8 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
                 Answer::Rejected(rejected) => return self.fail(format!("refused: {rejected:?}")),
                 Answer::Done
                 | Answer::Stopping
+                | Answer::Explained(_)
+                | Answer::Queue(_)
                 | Answer::Deleted { .. }
                 | Answer::Connected
                 | Answer::Joined { .. } => {}

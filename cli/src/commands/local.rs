@@ -1,12 +1,11 @@
-//! Commands that ask nobody: `validate`, `plan` and `version`.
+//! Commands that ask nobody: `validate` and `version`.
 
 use serde_json::json;
 
-use crate::args::{Plan, Validate};
-use crate::code::Local;
+use crate::args::Validate;
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
-use crate::spec_input::{Input, canonical, check, prepare, read_source};
+use crate::spec_input::{check, read_source};
 
 /// Check a spec. The environment that it takes from the shell is not looked up: that is the
 /// matter of the shell that submits it.
@@ -25,26 +24,6 @@ pub(super) fn validate(args: &Validate, screen: &Screen) -> Result<u8, CliError>
             resources.gpus_per_node,
         ));
     }
-    Ok(exit::OK)
-}
-
-/// Print the spec with every default and the arguments of its template. Whether and when the job
-/// could start is the coordinator's matter, which is not asked.
-pub(super) fn plan(args: &Plan, screen: &Screen) -> Result<u8, CliError> {
-    let input = Input::File { path: &args.spec, command: &[] };
-    let spec = prepare(&input, &args.options, |name| std::env::var(name).ok())?.say(screen);
-    let code = Local::find(&spec, &Local::base_of(Some(&args.spec)))?;
-    match screen.format() {
-        Format::Json | Format::Jsonl => screen.json(&canonical(&spec)?)?,
-        Format::Name => screen.line(spec.name.as_deref().unwrap_or_default())?,
-        Format::Table | Format::Wide => {
-            spec.to_yaml().lines().try_for_each(|line| screen.line(line))?;
-        }
-    }
-    if let Some(code) = code {
-        screen.hint(&code.describe());
-    }
-    screen.hint("the spec is valid; nothing was sent");
     Ok(exit::OK)
 }
 

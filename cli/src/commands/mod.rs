@@ -6,6 +6,7 @@ mod audit;
 mod card;
 mod cluster;
 mod diff;
+mod explain;
 mod hidden;
 mod local;
 mod login;
@@ -57,7 +58,15 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
     }
     match args.command {
         Command::Validate(args) => local::validate(&args, screen),
-        Command::Plan(args) => local::plan(&args, screen),
+        Command::Plan(args) if globals.output == Output::Yaml => {
+            explain::plan(&args, None, screen).await
+        }
+        Command::Plan(args) => {
+            let client = logged_in(&globals)?.map(|settings| Client::new(&settings)).transpose()?;
+            explain::plan(&args, client.as_ref(), screen).await
+        }
+        Command::Explain { job } => explain::job(&client()?, &job, screen).await,
+        Command::Queue { pool } => explain::queue(&client()?, pool.as_deref(), screen).await,
         Command::Simulate(args) => simulate::run(&args, client, screen).await,
         Command::Init(args) => template::init(&args, logged_in(&globals)?.as_ref(), screen),
         Command::Template(args) => match args.command {

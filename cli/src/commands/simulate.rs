@@ -149,9 +149,11 @@ fn replay_all(
     ended
         .map(|result| match result {
             Some(Ok(replay)) => Ok(replay),
-            Some(Err(failure)) => Err(CliError::new(exit::ERROR, code::INTERNAL, "a replay failed")
-                .why(failure.to_string())
-                .hint("please report it, with the trace")),
+            Some(Err(failure)) => {
+                Err(CliError::new(exit::ERROR, code::INTERNAL, "a replay failed")
+                    .why(failure.to_string())
+                    .hint("please report it, with the trace"))
+            }
             None => Err(CliError::new(exit::ERROR, code::INTERNAL, "a replay gave no result")),
         })
         .collect()

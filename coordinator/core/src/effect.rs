@@ -7,6 +7,7 @@ use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
 use super::audit::AuditEntry;
 use super::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use super::event::RequestId;
+use super::explain::{Explanation, QueueLine};
 use super::gang::Gang;
 use super::job::{Attempt, Job};
 use super::node::Node;
@@ -122,13 +123,16 @@ pub enum CloseReason {
 }
 
 /// What a caller is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
     Done,
     Submitted {
         job: JobId,
     },
     Stopping,
+    Explained(Box<Explanation>),
+    /// In the order in which waiting jobs are looked at.
+    Queue(Vec<QueueLine>),
     /// The job is forgotten, and with it the gang that was its own: nobody's logs are in it now.
     Deleted {
         gang: Option<GangId>,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gangline_common::ids::{Epoch, GangId, Generation, JobId, MemberKey, NodeId};
 
 use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
+use super::explain::Question;
 use super::gang::Phase;
 use super::job::{JobRequest, RayFacts};
 use super::maintenance::Maintenance;
@@ -24,6 +25,11 @@ pub enum Event {
     Submit {
         request: RequestId,
         submission: Box<Submission>,
+    },
+    /// Nothing changes by it.
+    Ask {
+        request: RequestId,
+        question: Question,
     },
     StopJob {
         request: RequestId,
@@ -128,6 +134,7 @@ impl Event {
         match self {
             Event::Tick => "tick",
             Event::Submit { .. } => "submit",
+            Event::Ask { .. } => "ask",
             Event::StopJob { .. } => "stop job",
             Event::DeleteJob { .. } => "delete job",
             Event::CreateJoinToken { .. } => "create join token",

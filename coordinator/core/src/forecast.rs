@@ -20,7 +20,7 @@ const REMEMBERED: usize = 5;
 /// Sorts of jobs that are remembered; the one that was of use least recently goes first.
 const SORTS: usize = 10_000;
 /// What is supposed of a job of which nothing is known and that has just begun.
-const UNKNOWN_MS: u64 = 600_000;
+pub(super) const UNKNOWN_MS: u64 = 600_000;
 /// A gang that has outrun its forecast is supposed to go on for at least this long.
 const OVERTIME_MS: u64 = 60_000;
 

@@ -11,6 +11,7 @@ pub mod capacity;
 pub mod credential;
 pub mod effect;
 pub mod event;
+pub mod explain;
 pub mod forecast;
 pub mod gang;
 mod gangs;
@@ -257,6 +258,7 @@ impl Core {
         match event {
             Event::Tick => {}
             Event::Submit { request, submission } => self.on_submit(request, *submission, now, out),
+            Event::Ask { request, question } => self.on_question(request, question, now, out),
             Event::StopJob { request, job, actor, reason } => {
                 self.on_stop_job(request, &job, &actor, reason, now, out);
             }

@@ -87,7 +87,7 @@ impl Core {
     }
 }
 
-fn plain(job: &Arc<Job>) -> Standing {
+pub(super) fn plain(job: &Arc<Job>) -> Standing {
     let priority = job.request.priority;
     Standing { job: job.clone(), guaranteed: false, priority, age: 0, used_hours: 0.0 }
 }

@@ -8,6 +8,7 @@ pub mod auth;
 mod code;
 pub mod dialect;
 pub mod error;
+mod explain;
 mod follow;
 mod jobs;
 pub mod listener;
@@ -139,6 +140,9 @@ fn table() -> Vec<Route> {
         needs(ReadJobs, routes!(jobs::list_jobs)),
         needs(ReadJobs, routes!(jobs::get_job)),
         needs(StopJob, routes!(jobs::stop_job)),
+        needs(ReadJobs, routes!(explain::explain_job)),
+        needs(SubmitJob, routes!(explain::plan_job)),
+        needs(ReadJobs, routes!(explain::list_queue)),
         needs(ReadJobs, routes!(logs::get_logs)),
         needs(ReadJobs, routes!(streams::follow_logs)),
         needs(ReadJobs, routes!(ray_state::ray_nodes)),

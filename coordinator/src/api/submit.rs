@@ -25,6 +25,7 @@ use super::{App, Params, Shared, header_text, read_body};
 use crate::core::credential::{Principal, Role};
 use crate::core::effect::{Answer, Rejected};
 use crate::core::event::{Event, Submission};
+use crate::core::job::JobRequest;
 use crate::paths::{Asker, resolve_paths};
 use crate::request::{Owner, job_request, tree};
 
@@ -116,40 +117,11 @@ pub(super) async fn submit(
     principal: &Principal,
     wish: Wish,
 ) -> Result<Submitted, ApiError> {
-    let Wish { spec, source, id: job, idempotency, command } = wish;
-    let project = spec.project.clone().unwrap_or_else(|| principal.project.clone());
-    authorize(principal, Action::SubmitJob, &Object::Project(&project))?;
+    let Prepared { project, request } = prepare(shared, principal, &wish)?;
+    let Wish { spec, source, id: job, idempotency, .. } = wish;
     let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
-    let board = &shared.api.board;
-    let project_of = |id: &str| {
-        let id = JobId::new(id).ok()?;
-        board.job(&id).map(|snapshot| snapshot.job.project.clone())
-    };
-    let asker = Asker {
-        job: &job,
-        user: &principal.user,
-        project: &project,
-        is_admin: principal.role == Role::Admin,
-        project_of: &project_of,
-    };
-    let paths = resolve_paths(&spec, &asker, &shared.api.paths).map_err(|mut errors| {
-        errors.locate(&source);
-        ApiError::spec(errors)
-    })?;
-    let tree = tree(&spec).and_then(Hash::from_text);
-    if let Some(tree) = tree.filter(|tree| !shared.api.trees.has(&project, *tree)) {
-        return Err(no_such_code(tree));
-    }
-    let (names, submitted_to) = (spec.secrets.clone(), project.clone());
-    let owner = Owner { job: &job, project: &project };
-    let request = Arc::new(job_request(&spec, owner, paths, command));
+    let (names, submitted_to) = (spec.secrets, project.clone());
     let canonical = request.spec_json.clone();
-    // Escapes can make the canonical text longer than what was sent; it is read again at a start.
-    if canonical.len() > MAX_SPEC_BYTES {
-        let detail = format!("the spec has {} bytes when it is stored", canonical.len());
-        return Err(ApiError::new(TOO_LARGE, detail)
-            .hint(format!("at most {MAX_SPEC_BYTES}; put data and code into files")));
-    }
     let seed = random::bytes()?;
     let submission = Box::new(Submission {
         job,
@@ -168,6 +140,55 @@ pub(super) async fn submit(
         }
         Err(rejected) => Err(refused(shared, principal, rejected)),
     }
+}
+
+/// A wish that the caller may have, as the core takes it.
+pub(super) struct Prepared {
+    pub project: String,
+    pub request: Arc<JobRequest>,
+}
+
+/// Checks what can be checked without the core.
+///
+/// # Errors
+/// The caller may not, or the spec cannot be.
+pub(super) fn prepare(
+    shared: &Shared,
+    principal: &Principal,
+    wish: &Wish,
+) -> Result<Prepared, ApiError> {
+    let Wish { spec, source, id: job, command, .. } = wish;
+    let project = spec.project.clone().unwrap_or_else(|| principal.project.clone());
+    authorize(principal, Action::SubmitJob, &Object::Project(&project))?;
+    let board = &shared.api.board;
+    let project_of = |id: &str| {
+        let id = JobId::new(id).ok()?;
+        board.job(&id).map(|snapshot| snapshot.job.project.clone())
+    };
+    let asker = Asker {
+        job,
+        user: &principal.user,
+        project: &project,
+        is_admin: principal.role == Role::Admin,
+        project_of: &project_of,
+    };
+    let paths = resolve_paths(spec, &asker, &shared.api.paths).map_err(|mut errors| {
+        errors.locate(source);
+        ApiError::spec(errors)
+    })?;
+    let tree = tree(spec).and_then(Hash::from_text);
+    if let Some(tree) = tree.filter(|tree| !shared.api.trees.has(&project, *tree)) {
+        return Err(no_such_code(tree));
+    }
+    let owner = Owner { job, project: &project };
+    let request = Arc::new(job_request(spec, owner, paths, command.clone()));
+    // Escapes can make the canonical text longer than what was sent; it is read again at a start.
+    if request.spec_json.len() > MAX_SPEC_BYTES {
+        let detail = format!("the spec has {} bytes when it is stored", request.spec_json.len());
+        return Err(ApiError::new(TOO_LARGE, detail)
+            .hint(format!("at most {MAX_SPEC_BYTES}; put data and code into files")));
+    }
+    Ok(Prepared { project, request })
 }
 
 /// The secrets of the spec that the project does not have, each at its place in the text.
@@ -231,7 +252,7 @@ pub(super) fn minted<T, E: std::fmt::Display>(id: Result<T, E>) -> Result<T, Api
 }
 
 /// Parsing may take a while for a spec at the limit, so it does not hold up the other requests.
-async fn parse(body: Vec<u8>) -> Result<(String, JobSpec), ApiError> {
+pub(super) async fn parse(body: Vec<u8>) -> Result<(String, JobSpec), ApiError> {
     let parsed = tokio::task::spawn_blocking(move || {
         let source = String::from_utf8(body).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
@@ -247,7 +268,7 @@ async fn parse(body: Vec<u8>) -> Result<(String, JobSpec), ApiError> {
 }
 
 /// A spec is YAML, of which JSON is a part; nothing else is guessed.
-fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
+pub(super) fn check_media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     const TYPES: [&str; 5] =
         ["application/yaml", "application/x-yaml", "application/json", "text/yaml", "text/plain"];
     let Some(text) = header_text(headers, header::CONTENT_TYPE.as_str())? else { return Ok(()) };

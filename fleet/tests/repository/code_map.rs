@@ -8,7 +8,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
 const CRATES: [&str; 9] = [
-    "common", "spec", "tree", "coordinator/core", "simulate", "coordinator", "agent", "cli", "fleet",
+    "common",
+    "spec",
+    "tree",
+    "coordinator/core",
+    "simulate",
+    "coordinator",
+    "agent",
+    "cli",
+    "fleet",
 ];
 /// Not modules of a crate but its roots; the map may name them.
 const ROOTS: [&str; 3] = ["lib.rs", "main.rs", "tests.rs"];

@@ -51,11 +51,7 @@ struct Past {
     not_run: usize,
 }
 
-pub(super) async fn run(
-    args: &Simulate,
-    client: &Client,
-    screen: &Screen,
-) -> Result<u8, CliError> {
+pub(super) async fn run(args: &Simulate, client: &Client, screen: &Screen) -> Result<u8, CliError> {
     let past = fetch(args, client).await?;
     let nodes = nodes(client).await?;
     let now = Fleet::new(nodes.clone()).map_err(|error| bad_fleet(&error))?;
@@ -112,11 +108,8 @@ fn cases<'a>(
         for policy in &policies {
             cases.extend(fleet.map(|fleet| {
                 let mut case = Case::new(workload, fleet, *policy);
-                case.title = if several {
-                    format!("{words}, {}", policy.word())
-                } else {
-                    words.to_owned()
-                };
+                case.title =
+                    if several { format!("{words}, {}", policy.word()) } else { words.to_owned() };
                 case
             }));
         }
@@ -250,9 +243,7 @@ fn recorded(past: &Past) -> Recorded {
     let ends = jobs().map(|job| job.submit_ms).zip(&past.completions);
     let last = ends.map(|(submitted, took)| submitted + took).max().unwrap_or(first);
     let gpu_ms: f64 = jobs()
-        .map(|job| {
-            f64::from(job.nnodes) * f64::from(job.gpus_per_node) * job.duration_ms as f64
-        })
+        .map(|job| f64::from(job.nnodes) * f64::from(job.gpus_per_node) * job.duration_ms as f64)
         .sum();
     Recorded {
         jobs: past.completions.len(),

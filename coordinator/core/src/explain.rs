@@ -1,0 +1,411 @@
+//! Why a job waits, when it will start, and what would help: asked of the checks that decide.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use gangline_common::ids::{GangId, JobId, NodeId};
+use gangline_common::time::Timestamp;
+
+use super::Core;
+use super::effect::{Answer, Effects, Rejected};
+use super::event::RequestId;
+use super::forecast::{Basis, UNKNOWN_MS};
+use super::job::{Job, JobRequest, JobState};
+use super::order::Standing;
+use super::placement::{Room, fit, never, out_of_reach, unfit};
+use super::preemption::gpus_of;
+
+/// Nodes that a look into the future may visit; beyond it no start is foretold.
+const FORESIGHT: usize = 2_000_000;
+
+/// What somebody wants to know.
+#[derive(Debug, Clone)]
+pub enum Question {
+    /// Why a job is where it is.
+    Job(JobId),
+    /// What would become of a job that nobody has submitted.
+    Plan(Box<Job>),
+    /// The waiting jobs in the order in which they are looked at.
+    Queue,
+}
+
+/// A job's situation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    pub job: Arc<Job>,
+    pub verdict: Verdict,
+    /// Absent for a job that does not wait.
+    pub place: Option<QueuePlace>,
+    pub quotas: Vec<QuotaCheck>,
+    /// Every node once, by the first check that it fails; those that would do come first.
+    pub nodes: Vec<NodeGroup>,
+    /// Changes of the request with which it would start now.
+    pub helps: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// It starts, or would start, on these nodes at once.
+    Now {
+        nodes: Vec<String>,
+    },
+    Waits {
+        reason: String,
+        start: Option<ExpectedStart>,
+    },
+    /// The fleet does not have what it needs.
+    Never {
+        reason: String,
+    },
+    /// It does not wait any more.
+    Placed {
+        nodes: Vec<String>,
+    },
+    Ended,
+}
+
+/// When a job is supposed to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedStart {
+    /// From now.
+    pub in_ms: u64,
+    /// How far that may be wrong; unknown when it hangs on a job of which nothing is known.
+    pub plus_minus_ms: Option<u64>,
+    /// The job whose end it waits for.
+    pub after: Option<JobId>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueuePlace {
+    /// From 1.
+    pub position: usize,
+    pub of: usize,
+    pub standing: Standing,
+    /// Work that passed it, and work that came first, in GPU-milliseconds.
+    pub overtaken_by: u64,
+    pub went_before: u64,
+    /// Nodes are kept for it.
+    pub is_due: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuotaCheck {
+    pub pool: String,
+    pub held: u32,
+    pub wanted: u32,
+    pub guaranteed: u32,
+    pub maximum: Option<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeGroup {
+    /// `None` for nodes that would do.
+    pub reason: Option<String>,
+    pub nodes: Vec<String>,
+}
+
+/// A line of the queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueueLine {
+    pub place: QueuePlace,
+    pub reason: String,
+    /// Only of the first ones.
+    pub start: Option<ExpectedStart>,
+}
+
+/// Waiting jobs for which a start is foretold in a list.
+const FORETOLD: usize = 20;
+
+impl Core {
+    pub(super) fn on_question(
+        &mut self,
+        request: RequestId,
+        question: Question,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        self.refresh_capacity();
+        self.refresh_holdings();
+        let answer = match question {
+            Question::Job(id) => match self.jobs.get(&id).cloned() {
+                Some(job) => Answer::Explained(Box::new(self.explain(&job, now))),
+                None => Answer::Rejected(Rejected::NoSuchJob),
+            },
+            Question::Plan(job) => Answer::Explained(Box::new(self.explain(&Arc::new(*job), now))),
+            Question::Queue => Answer::Queue(self.queue_lines(now)),
+        };
+        out.replies.push((request, answer));
+    }
+
+    fn explain(&self, job: &Arc<Job>, now: Timestamp) -> Explanation {
+        let mut explanation = Explanation {
+            job: job.clone(),
+            verdict: Verdict::Ended,
+            place: None,
+            quotas: self.quota_checks(job),
+            nodes: Vec::new(),
+            helps: Vec::new(),
+        };
+        if job.state != JobState::Pending {
+            if let Some(gang) = self.gangs.get(&job.gang).filter(|_| !job.state.is_terminal()) {
+                let name = |node: &NodeId| self.node_names(std::slice::from_ref(node));
+                let nodes = gang.nodes().iter().map(name).collect();
+                explanation.verdict = Verdict::Placed { nodes };
+            }
+            return explanation;
+        }
+        let queue = self.standings_with(job, now);
+        let position = queue.iter().position(|standing| standing.job.id == job.id);
+        let ahead = queue.get(..position.unwrap_or_default()).unwrap_or_default();
+        explanation.place = position
+            .and_then(|at| Some(self.place_in_queue(queue.get(at)?.clone(), at, queue.len())));
+        if job.cluster.is_some() {
+            let reason = self.reason_of(job);
+            explanation.verdict = Verdict::Waits { reason, start: None };
+            return explanation;
+        }
+        let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
+        let kept = self.kept_for_those_ahead(ahead, now);
+        let is_kept = |node: &NodeId| kept.contains_key(node);
+        let room = Room { gpus_in_pool: &in_pool, is_kept: &is_kept };
+        explanation.nodes = self.node_groups(&job.request, &room);
+        if let Some(reason) = out_of_reach(&job.request, &self.capacity) {
+            explanation.verdict = Verdict::Never { reason };
+            explanation.helps = self.helps(job, &room);
+            return explanation;
+        }
+        explanation.verdict = match fit(&job.request, &self.capacity, &room) {
+            Ok(fit) => {
+                let nodes = fit.nodes.iter().map(|slot| slot.name.as_ref().to_owned());
+                Verdict::Now { nodes: nodes.collect() }
+            }
+            Err(shortage) => {
+                let reason =
+                    super::placement::waits_for(&job.request, &shortage, &self.capacity, &room);
+                let start = self.expected_start(job, ahead, now);
+                explanation.helps = self.helps(job, &room);
+                Verdict::Waits { reason, start }
+            }
+        };
+        explanation
+    }
+
+    /// The queue, with a job in it that nobody has submitted yet.
+    fn standings_with(&self, job: &Arc<Job>, now: Timestamp) -> Vec<Standing> {
+        let mut queue = self.standings(now);
+        if !self.jobs.contains_key(&job.id) {
+            let at = queue.partition_point(|other| {
+                u32::from(other.priority) + u32::from(other.age) >= u32::from(job.request.priority)
+            });
+            queue.insert(at, super::order::plain(job));
+        }
+        queue
+    }
+
+    fn place_in_queue(&self, standing: Standing, at: usize, of: usize) -> QueuePlace {
+        let overtaken = self.overtaken(&standing.job.id);
+        QueuePlace {
+            position: at + 1,
+            of,
+            overtaken_by: overtaken.behind,
+            went_before: overtaken.ahead,
+            is_due: self.is_due(&standing.job),
+            standing,
+        }
+    }
+
+    fn queue_lines(&self, now: Timestamp) -> Vec<QueueLine> {
+        let queue = self.standings(now);
+        let of = queue.len();
+        let line = |(at, standing): (usize, &Standing)| QueueLine {
+            place: self.place_in_queue(standing.clone(), at, of),
+            reason: self.reason_of(&standing.job),
+            start: match at < FORETOLD && standing.job.cluster.is_none() {
+                true => {
+                    self.expected_start(&standing.job, queue.get(..at).unwrap_or_default(), now)
+                }
+                false => None,
+            },
+        };
+        queue.iter().enumerate().map(line).collect()
+    }
+
+    fn reason_of(&self, job: &Job) -> String {
+        self.why(&job.id).map_or_else(|| job.reason.clone(), |why| why.as_ref().to_owned())
+    }
+
+    fn quota_checks(&self, job: &Job) -> Vec<QuotaCheck> {
+        let quotas = self.projects.get(&job.project).map(|record| &record.quotas);
+        let asked = |pool: &String| job.request.pool.as_ref().is_none_or(|asked| asked == pool);
+        let quotas = quotas.into_iter().flatten().filter(|(pool, _)| asked(pool));
+        quotas
+            .map(|(pool, quota)| QuotaCheck {
+                pool: pool.clone(),
+                held: self.holdings.gpus(&job.project, pool),
+                wanted: gpus_of(job),
+                guaranteed: quota.guaranteed,
+                maximum: quota.maximum,
+            })
+            .collect()
+    }
+
+    /// Nodes that are kept for due gangs that are looked at earlier.
+    fn kept_for_those_ahead(&self, ahead: &[Standing], now: Timestamp) -> BTreeMap<NodeId, JobId> {
+        let mut kept: BTreeMap<NodeId, JobId> = BTreeMap::new();
+        let due = ahead.iter().map(|standing| &standing.job).filter(|job| self.is_due(job));
+        let ends = self.expected_ends(now);
+        for job in due.take(super::schedule::RESERVATION_LIMIT) {
+            let is_kept = |node: &NodeId| kept.contains_key(node);
+            if let Some(reservation) = self.reserve(job, &ends, &is_kept, now) {
+                kept.extend(reservation.nodes.into_iter().map(|node| (node, job.id.clone())));
+            }
+        }
+        kept
+    }
+
+    fn node_groups(&self, request: &JobRequest, room: &Room<'_>) -> Vec<NodeGroup> {
+        let mut groups: BTreeMap<Option<String>, Vec<String>> = BTreeMap::new();
+        for slot in self.capacity.slots().filter(|slot| !slot.revoked) {
+            let reason = unfit(request, slot, room);
+            groups.entry(reason).or_default().push(slot.name.as_ref().to_owned());
+        }
+        groups.into_iter().map(|(reason, nodes)| NodeGroup { reason, nodes }).collect()
+    }
+
+    /// Single changes with which the job would start now.
+    fn helps(&self, job: &Arc<Job>, room: &Room<'_>) -> Vec<String> {
+        let starts = |request: &JobRequest| fit(request, &self.capacity, room).is_ok();
+        let changed = |change: &dyn Fn(&mut JobRequest)| {
+            let mut request = JobRequest::clone(&job.request);
+            change(&mut request);
+            request
+        };
+        let mut helps = Vec::new();
+        let fewer = (1..job.request.nnodes)
+            .rev()
+            .take(64)
+            .find(|nnodes| starts(&changed(&|request| request.nnodes = *nnodes)));
+        helps.extend(fewer.map(|nnodes| format!("--nnodes {nnodes}")));
+        for pool in self.capacity.pools() {
+            if job.request.pool.as_deref().is_some_and(|asked| asked != pool)
+                && starts(&changed(&|request| request.pool = Some(pool.to_owned())))
+            {
+                helps.push(format!("--pool {pool}"));
+            }
+        }
+        if !job.request.exclude_nodes.is_empty()
+            && starts(&changed(&|request| request.exclude_nodes.clear()))
+        {
+            helps.push("without exclude_nodes".to_owned());
+        }
+        if !job.request.gpu_models.is_empty()
+            && starts(&changed(&|request| request.gpu_models.clear()))
+        {
+            helps.push("any GPU model".to_owned());
+        }
+        helps
+    }
+
+    /// Plays the queue forward: gangs end when they are supposed to, and those ahead start as they
+    /// fit.
+    fn expected_start(
+        &self,
+        job: &Arc<Job>,
+        ahead: &[Standing],
+        now: Timestamp,
+    ) -> Option<ExpectedStart> {
+        let mut free: BTreeMap<&NodeId, usize> = self
+            .capacity
+            .slots()
+            .filter(|slot| slot.closed.is_none())
+            .map(|slot| (&slot.node, slot.free_gpus.len()))
+            .collect();
+        let mut ends: BinaryHeap<Reverse<(u64, JobId, bool, Vec<(&NodeId, usize)>)>> =
+            self.holdings.gangs().filter_map(|(id, _)| self.end_of(id, now)).map(Reverse).collect();
+        let gangs = ahead.iter().map(|standing| &standing.job).filter(|job| job.cluster.is_none());
+        let mut waiting: Vec<&Arc<Job>> = gangs.chain([job]).collect();
+        let mut budget = FORESIGHT;
+        let (mut at_ms, mut known, mut after) = (now.boot_ms, true, None);
+        loop {
+            let mut still = Vec::new();
+            for candidate in waiting {
+                budget = budget.checked_sub(free.len().max(1))?;
+                let Some(nodes) = self.nodes_for(candidate, &free) else {
+                    still.push(candidate);
+                    continue;
+                };
+                if candidate.id == job.id {
+                    let in_ms = at_ms.saturating_sub(now.boot_ms);
+                    // A quarter of the way is what such forecasts are wrong by; nobody knows better.
+                    let plus_minus_ms = known.then_some(in_ms / 4);
+                    return Some(ExpectedStart { in_ms, plus_minus_ms, after });
+                }
+                let gpus = candidate.request.gpus_per_node as usize;
+                for node in &nodes {
+                    if let Some(free) = free.get_mut(node) {
+                        *free = free.saturating_sub(gpus);
+                    }
+                }
+                let estimate = self.estimate(candidate);
+                let end = at_ms.saturating_add(estimate.map_or(UNKNOWN_MS, |estimate| estimate.ms));
+                let freed = nodes.into_iter().map(|node| (node, gpus)).collect();
+                ends.push(Reverse((end, candidate.id.clone(), estimate.is_some(), freed)));
+            }
+            waiting = still;
+            let Reverse((end, ended, sure, freed)) = ends.pop()?;
+            at_ms = at_ms.max(end);
+            known &= sure;
+            after = Some(ended);
+            for (node, gpus) in freed {
+                *free.entry(node).or_default() += gpus;
+            }
+        }
+    }
+
+    /// When a gang is supposed to have gone, whose it is, whether anything is known about that, and
+    /// what it leaves.
+    #[expect(
+        clippy::type_complexity,
+        reason = "an entry of one heap, taken apart where it is used"
+    )]
+    fn end_of(
+        &self,
+        gang: &GangId,
+        now: Timestamp,
+    ) -> Option<(u64, JobId, bool, Vec<(&NodeId, usize)>)> {
+        let end = self.expected_end(gang, now)?;
+        let gang = self.gangs.get(gang)?;
+        let job = self.jobs.get(&gang.job)?;
+        let sure = match self.estimate(job) {
+            Some(estimate) => match estimate.from {
+                Basis::Timeout | Basis::History(_) => true,
+            },
+            None => job.state == JobState::Stopping,
+        };
+        let members = gang.members.values().filter(|member| member.phase.holds_resources());
+        let open = |node: &&NodeId| self.capacity.slot(node).is_some_and(|s| s.closed.is_none());
+        let freed = members.map(|m| (&m.node, m.gpus.len())).filter(|(node, _)| open(node));
+        Some((end, job.id.clone(), sure, freed.collect()))
+    }
+
+    /// The nodes that a job would take of these free GPUs.
+    fn nodes_for<'a>(
+        &self,
+        job: &Job,
+        free: &BTreeMap<&'a NodeId, usize>,
+    ) -> Option<Vec<&'a NodeId>> {
+        let wanted = job.request.nnodes as usize;
+        let mut pools: BTreeMap<&str, Vec<(usize, &'a NodeId)>> = BTreeMap::new();
+        let enough = free.iter().filter(|(_, free)| **free >= job.request.gpus_per_node as usize);
+        for (node, free) in enough {
+            let Some(slot) = self.capacity.slot(node) else { continue };
+            if never(&job.request, slot).is_none() {
+                pools.entry(&slot.kind.pool).or_default().push((*free, node));
+            }
+        }
+        let mut nodes = pools.into_values().find(|nodes| nodes.len() >= wanted)?;
+        nodes.sort();
+        Some(nodes.into_iter().take(wanted).map(|(_, node)| node).collect())
+    }
+}
