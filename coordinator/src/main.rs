@@ -76,9 +76,12 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
     match error.downcast_ref::<StoreError>() {
         Some(StoreError::Failed { .. }) => ExitCode::from(EXIT_STORE_FAILED),
-        Some(StoreError::Refused { .. } | StoreError::Corrupt { .. }) => {
-            ExitCode::from(EXIT_STORE_REFUSED)
-        }
+        Some(
+            StoreError::Refused { .. }
+            | StoreError::Taken { .. }
+            | StoreError::Newer { .. }
+            | StoreError::Corrupt { .. },
+        ) => ExitCode::from(EXIT_STORE_REFUSED),
         None => ExitCode::FAILURE,
     }
 }
