@@ -16,8 +16,10 @@ use tokio::sync::oneshot;
 
 use crate::agents::Agents;
 use crate::api::{self, ApiState, listener};
+use crate::backups::{self, Schedule};
 use crate::ca::{Ca, write_new};
 use crate::config::Config;
+use crate::control;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
@@ -49,16 +51,17 @@ impl Coordinator {
     /// Opens everything and begins to serve. Must run inside a tokio runtime.
     pub async fn start(config: &Config) -> anyhow::Result<Coordinator> {
         prepare_directory(config)?;
-        let ca_directory = config.state_dir.join("ca");
+        let ca_directory = config.ca();
         let expected = Ca::exists(&ca_directory);
         let cluster = gangline_common::ids::short_suffix(random::number()?);
-        let store = Store::open(&config.state_dir.join("store.redb"), expected, &cluster)?;
+        let store = Store::open(&config.store(), expected, &cluster)?;
         let life = Duration::from_secs(config.agent_certificate_lifetime_s);
         let ca = Ca::open(&ca_directory, life)?;
         let (era, cluster) = (store.meta.era, store.meta.cluster.clone());
-        let sealer = Sealer::open(&config.state_dir.join("secrets.key"), &store.secrets()?)?;
+        let sealer = Sealer::open(&config.secrets_key(), &store.secrets()?)?;
         let outbox = Outbox::new(sealer.clone());
         let audit = store.audit_log();
+        let reader = store.reader();
         let driver = driver::start(store, outbox.clone())?;
         let admin_token = config.state_dir.join("admin.token");
         ensure_admin(&driver.handle, &admin_token).await?;
@@ -116,6 +119,8 @@ impl Coordinator {
         let router = api::router(Arc::new(state));
         tokio::spawn(listener::serve(socket, router, https));
         let driver_ended = driver.ended;
+        control::serve(&config.state_dir, reader.clone()).context("the control socket")?;
+        backups::start(Schedule::of(config), reader).context("the thread of backups")?;
         Ok(Coordinator {
             http: http_address,
             quic,

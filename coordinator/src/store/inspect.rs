@@ -3,11 +3,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
 
 use redb::{Database, StorageBackend};
 
 use super::trial::TrialBackend;
 use super::{STORE_VERSION, Store, StoreError, StoreReader, file_storage, reader, why};
+use crate::core::secrets::SecretRecord;
 
 /// Page cache of the trial run.
 const TRIAL_CACHE_BYTES: usize = 64 << 20;
@@ -22,6 +24,11 @@ pub struct Inspection {
 impl Inspection {
     pub fn reader(&self) -> StoreReader {
         self.store.reader()
+    }
+
+    /// See [`Store::secrets`].
+    pub fn secrets(&self) -> Result<Vec<Arc<SecretRecord>>, StoreError> {
+        self.store.secrets()
     }
 
     pub fn era(&self) -> u32 {

@@ -15,6 +15,7 @@ mod migrate;
 mod reader;
 pub mod record;
 mod request;
+pub mod restore;
 
 mod trial;
 
@@ -252,7 +253,7 @@ impl Store {
 
     /// A reader of the audit log, which goes on beside the writer.
     pub fn audit_log(&self) -> AuditLog {
-        AuditLog::new(Arc::clone(&self.database))
+        self.reader().audit_log()
     }
 
     /// Makes a batch durable: all of it, or an error after which this process must end.

@@ -11,7 +11,7 @@ use redb::{
 
 use super::backup::{self, BackupError, Header, Summary};
 use super::record::{self, Layout};
-use super::{AUDIT, ENTITIES, LATE, META, Meta, StoreError, Table};
+use super::{AUDIT, AuditLog, ENTITIES, LATE, META, Meta, StoreError, Table};
 use crate::core::effect::Write;
 
 type Rows = redb::ReadOnlyTable<&'static str, &'static [u8]>;
@@ -39,6 +39,11 @@ impl StoreReader {
         let read = self.database.begin_read().map_err(|e| e.to_string())?;
         let (_, meta) = record::decode_meta(&header_record(&read)?)?;
         Ok(meta)
+    }
+
+    /// A reader of the audit log.
+    pub fn audit_log(&self) -> AuditLog {
+        AuditLog::new(Arc::clone(&self.database))
     }
 
     pub(super) fn load(&self) -> Result<Vec<Write>, StoreError> {
