@@ -117,7 +117,7 @@ struct Backup {
 struct Restore {
     #[command(flatten)]
     place: Place,
-    /// A file that `backup` made, or one of STATE_DIR/backups.
+    /// A file that `backup` made, one of STATE_DIR/backups, or a store that was replaced before.
     source: PathBuf,
 }
 

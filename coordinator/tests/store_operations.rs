@@ -202,6 +202,30 @@ fn the_replaced_store_is_kept_and_every_restore_has_an_era_of_its_own() {
     assert_eq!(place.reopened().meta.era, 6);
 }
 
+/// The way back: what an earlier restore has replaced is taken as it is.
+#[test]
+fn a_store_file_can_be_restored_too() {
+    let place = Place::new();
+    let mut store = place.filled();
+    place.back_up(&store, "copy");
+    store.commit(&[job(1, "after the copy")]).unwrap();
+    drop(store);
+    let kept = place.restore("copy").unwrap().replaced.unwrap();
+    std::fs::rename(&kept, place.path("kept")).unwrap();
+    let back = place.restore("kept").unwrap();
+    assert_eq!(back.era, 5);
+    assert!(place.reopened().load().unwrap().contains(&job(1, "after the copy")));
+    let kept = back.replaced.unwrap().file_name().unwrap().to_str().unwrap().to_owned();
+    assert_eq!(place.files(), ["copy", "era", "kept", "store.redb", &kept]);
+    // But not one that somebody serves.
+    let serving = Store::open(&place.path("kept"), true, "other").unwrap();
+    let error = place.restore("kept").unwrap_err().to_string();
+    assert!(error.contains("another process has it open"), "{error}");
+    drop(serving);
+    let error = place.restore("store.redb").unwrap_err().to_string();
+    assert!(error.contains("it is the store itself"), "{error}");
+}
+
 #[test]
 fn a_store_in_use_is_not_replaced() {
     let place = Place::new();

@@ -7,8 +7,10 @@
 //! drain of before has no deadline any more.
 
 use std::any::Any;
+use std::fs::File;
 use std::io;
 use std::ops::Bound;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,6 +29,8 @@ use crate::core::effect::Write;
 use crate::core::job::{Transition, remember};
 use crate::core::node::{Cordon, Node};
 
+/// Begin of a file of the database.
+const STORE_MAGIC: &[u8; 4] = b"redb";
 /// Rows of one transaction while the new store is made.
 const ROWS: usize = 4096;
 
@@ -55,7 +59,39 @@ pub struct Restored {
     pub nodes: usize,
 }
 
-/// Makes `source` the store at `path`. `era_path` is a small file beside it with the highest era so
+/// A copy, or a store file such as the one that an earlier restore has kept: this is copied beside
+/// `path` first.
+fn as_copy(source: &Path, path: &Path, now: Timestamp) -> Result<Source, BackupError> {
+    let mut begin = [0; 4];
+    // A shorter file is neither; the copy's own check says so.
+    let _ = io::Read::read(&mut backup::open(source)?, &mut begin)?;
+    if begin != *STORE_MAGIC {
+        return Ok(Source { path: source.to_owned(), temporary: false });
+    }
+    let inspection = inspect(source)?;
+    let copied = Source { path: path.with_extension("source"), temporary: true };
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let out = io::BufWriter::new(options.open(&copied.path)?);
+    inspection.reader().back_up(now.wall_ms, out)?;
+    Ok(copied)
+}
+
+/// A copy that is restored.
+struct Source {
+    path: PathBuf,
+    temporary: bool,
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if self.temporary {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes `source` the store at `path`: a copy, or a store file that nobody serves. `era_path` is a small file beside it with the highest era so
 /// far, for when the replaced store cannot be read.
 ///
 /// # Errors
@@ -68,12 +104,17 @@ pub fn restore(
 ) -> Result<Restored, RestoreError> {
     let bad = |e: BackupError| RestoreError::Backup { path: source.to_owned(), source: e };
     let not_made = |reason: String| RestoreError::NotMade { path: path.to_owned(), reason };
-    let copy = backup::open(source).map_err(Into::into).and_then(backup::verify).map_err(bad)?;
+    if source.canonicalize().is_ok_and(|source| path.canonicalize().is_ok_and(|p| p == source)) {
+        return Err(bad(io::Error::other("it is the store itself").into()));
+    }
+    let from = as_copy(source, path, now).map_err(bad)?;
+    let copy = backup::open(&from.path).map_err(Into::into).and_then(backup::verify);
+    let copy = copy.map_err(bad)?;
     // From here until the new store has its name nobody else opens the old one.
     let old = hold(path)?;
     let unfinished = path.with_extension("new");
     let database = begin(&unfinished).map_err(not_made)?;
-    let mut store = fill(source, path, database).map_err(bad)?;
+    let mut store = fill(&from.path, path, database).map_err(bad)?;
     let before = store.load().map_err(|e| not_made(e.to_string()))?;
     let seen = before.iter().filter_map(era_of);
     let known = [Some(copy.header.era), old.era, read_era(era_path)].into_iter().flatten();
