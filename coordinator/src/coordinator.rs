@@ -1,9 +1,9 @@
 //! Puts the parts together: store, driver, QUIC server, HTTP API.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gangline_common::join_token::KeyPin;
@@ -33,6 +33,10 @@ use crate::server::{Parts, Server};
 use crate::store::{Store, StoreError};
 use crate::trees::Trees;
 
+/// How long a start waits for another process that has the store open, and how often it looks.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
 /// A coordinator that serves.
 pub struct Coordinator {
     pub http: SocketAddr,
@@ -54,7 +58,7 @@ impl Coordinator {
         let ca_directory = config.ca();
         let expected = Ca::exists(&ca_directory);
         let cluster = gangline_common::ids::short_suffix(random::number()?);
-        let store = Store::open(&config.store(), expected, &cluster)?;
+        let store = open_store(&config.store(), expected, &cluster).await?;
         let life = Duration::from_secs(config.agent_certificate_lifetime_s);
         let ca = Ca::open(&ca_directory, life)?;
         let (era, cluster) = (store.meta.era, store.meta.cluster.clone());
@@ -144,6 +148,19 @@ impl Coordinator {
     }
 }
 
+/// Opens the store; a command that looks at it has it for a moment, and a start must not fail by it.
+async fn open_store(path: &Path, expected: bool, cluster: &str) -> Result<Store, StoreError> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Store::open(path, expected, cluster) {
+            Err(StoreError::Taken { .. }) if Instant::now() < until => {
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
 fn fingerprint_text(certificate: &[u8]) -> String {
     let pairs = sha256(certificate).map(|byte| format!("{byte:02X}"));
     pairs.join(":")
@@ -159,7 +176,7 @@ fn prepare_directory(config: &Config) -> anyhow::Result<()> {
 }
 
 /// Makes the first admin token when there is none: a file that only the owner can read.
-async fn ensure_admin(driver: &DriverHandle, path: &std::path::Path) -> anyhow::Result<()> {
+async fn ensure_admin(driver: &DriverHandle, path: &Path) -> anyhow::Result<()> {
     if path.exists() {
         return Ok(());
     }
