@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::{SHORT, TestResult, command, command_fleet};
 
@@ -230,4 +231,30 @@ async fn f46_an_empty_store_started_by_mistake_signals_nothing() -> TestResult {
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], SHORT).await?;
     fleet.assert_clean().await
+}
+
+/// An operator ends an unknown gang on its node; then the node is as any other.
+#[tokio::test]
+async fn an_unknown_gang_that_was_ended_by_hand_makes_its_node_free() -> TestResult {
+    let mut fleet = command_fleet(1).await?;
+    let api = fleet.api()?;
+    let copy = fleet.path("copy");
+    let copy = copy.to_str().context("path")?;
+    done(&fleet, &["backup", copy])?;
+    run(&fleet, &api, "lost", 1, "").await?;
+    fleet.stop_coordinator()?;
+    done(&fleet, &["restore", copy])?;
+    fleet.start_coordinator().await?;
+    wait_unknown(&api, "w0", 1).await?;
+    for process in fleet.gang_processes() {
+        let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw).context("a pid")?;
+        // The processes below may have gone with the shell.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+    wait_unknown(&api, "w0", 0).await?;
+    resume(&api, "w0").await?;
+    let next = api.submit(&command("next", 1, r#"["true"]"#)).await?;
+    api.wait_job(&next, &["SUCCEEDED"], SHORT).await?;
+    assert_eq!(shells(&fleet), BTreeSet::new());
+    Ok(())
 }
