@@ -12,7 +12,6 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Serialize;
 
-use crate::api::listener;
 use crate::backups;
 use crate::ca::Ca;
 use crate::config::{Config, ConfigErrors};
@@ -63,14 +62,15 @@ impl Line {
     }
 }
 
-/// Every check of a configuration that is valid. Reads the whole store.
-pub fn run(config: &Config, now: Timestamp) -> Vec<Line> {
+/// Every check of a configuration that is valid. Reads the whole store. `certificate` is whether
+/// the API could serve its configured certificate.
+pub fn run(config: &Config, certificate: anyhow::Result<()>, now: Timestamp) -> Vec<Line> {
     let mut lines = vec![Line::ok("config", format!("state in {}", config.state_dir.display()))];
     lines.push(directory(config));
     let serving = Client::connect(&config.state_dir);
     let serves = matches!(&serving, Ok(Some(_)));
     lines.push(authority(config, now));
-    lines.push(api_certificate(config, now));
+    lines.push(api_certificate(config, certificate, now));
     let (mut found, checked, inspection) = store(config, serving);
     lines.append(&mut found);
     lines.push(secrets(config, inspection.as_ref(), checked.as_ref()));
@@ -167,16 +167,14 @@ fn authority(config: &Config, now: Timestamp) -> Line {
     expiry(CHECK, "the CA", ca.certificate(), now, "every agent must join a new CA then")
 }
 
-fn api_certificate(config: &Config, now: Timestamp) -> Line {
+fn api_certificate(config: &Config, usable: anyhow::Result<()>, now: Timestamp) -> Line {
     const CHECK: &str = "certificate";
     let Some(path) = &config.tls_certificate else {
         return Line::ok(CHECK, "of the coordinator's own CA, made anew at every start");
     };
-    // As `serve` reads it; the CA is not asked for one then.
-    let identity = listener::configured(config);
     let chain: Result<Vec<CertificateDer<'_>>, _> =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    match (identity, chain.as_deref()) {
+    match (usable, chain.as_deref()) {
         (Ok(()), Ok([first, ..])) => {
             let name = path.display().to_string();
             expiry(CHECK, &name, first, now, "renew it and restart the coordinator")

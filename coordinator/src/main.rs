@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use gangline_common::time::Timestamp;
+use gangline_coordinator::api::listener;
 use gangline_coordinator::check::{self, Level};
 use gangline_coordinator::commands;
 use gangline_coordinator::config::{Config, ConfigErrors};
@@ -203,7 +204,8 @@ fn check(arguments: &Check) -> anyhow::Result<ExitCode> {
     let lines = arguments.place.load().and_then(|mut config| {
         arguments.addresses.apply(&mut config);
         config.validate()?;
-        Ok(check::run(&config, Timestamp::now()))
+        let certificate = listener::configured(&config);
+        Ok(check::run(&config, certificate, Timestamp::now()))
     });
     let (lines, code) = match lines {
         Ok(lines) => {
