@@ -76,6 +76,13 @@ fn parse<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>,
         .map_err(|e| TlsError::Certificate(e.to_string()))
 }
 
+/// When a certificate begins and ends to be valid, in seconds since 1970.
+pub fn validity(certificate: &CertificateDer<'_>) -> Result<(i64, i64), TlsError> {
+    let parsed = parse(certificate)?;
+    let validity = parsed.validity();
+    Ok((validity.not_before.timestamp(), validity.not_after.timestamp()))
+}
+
 /// What an agent's certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentCertificate {

@@ -9,11 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use gangline_common::ids::NodeId;
 use gangline_common::join_token::KeyPin;
-use gangline_common::tls::{AGENT_URI_PREFIX, Identity, SERVER_NAME, key_pin};
+use gangline_common::tls::{AGENT_URI_PREFIX, Identity, SERVER_NAME, key_pin, sha256};
 use gangline_common::transport::ResetKey;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
 use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer};
 use time::OffsetDateTime;
@@ -56,6 +56,12 @@ impl Ca {
 
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
+    }
+
+    /// Whether the key is that of the certificate.
+    pub fn is_consistent(&self) -> bool {
+        let key = self.issuer.key().subject_public_key_info();
+        self.pin().is_ok_and(|pin| pin == sha256(&key))
     }
 
     /// What join tokens pin.

@@ -30,6 +30,10 @@ pub struct Config {
     pub agent_certificate_lifetime_s: u64,
     /// How often agents send a heartbeat, in milliseconds.
     pub heartbeat_ms: u32,
+    /// Time between two copies of the store into `state_dir`/backups, in seconds; 0 makes none.
+    pub backup_interval_s: u64,
+    /// How many of them are kept.
+    pub backup_keep: u32,
     /// Requests to the API that one token may make a second, and at once after a pause; a rate of 0
     /// is no limit.
     pub request_rate: u32,
@@ -67,6 +71,8 @@ impl Default for Config {
             extra_roots: Vec::new(),
             agent_certificate_lifetime_s: 30 * 24 * 3600,
             heartbeat_ms: 1000,
+            backup_interval_s: 24 * 3600,
+            backup_keep: 7,
             request_rate: 100,
             request_burst: 500,
             submit_rate: 20,
@@ -108,6 +114,12 @@ impl Config {
         if !(100..=10_000).contains(&self.heartbeat_ms) {
             wrong.push("heartbeat_ms: between 100 and 10000".to_owned());
         }
+        if (1..60).contains(&self.backup_interval_s) {
+            wrong.push("backup_interval_s: at least 60, or 0 for none".to_owned());
+        }
+        if !(1..=1000).contains(&self.backup_keep) {
+            wrong.push("backup_keep: between 1 and 1000".to_owned());
+        }
         for (name, rate) in
             [("request", self.rate_limits().requests), ("submit", self.rate_limits().submits)]
         {
@@ -120,6 +132,27 @@ impl Config {
 }
 
 impl Config {
+    pub fn store(&self) -> PathBuf {
+        self.state_dir.join("store.redb")
+    }
+
+    /// The highest era that this state directory has had, as text.
+    pub fn era(&self) -> PathBuf {
+        self.state_dir.join("era")
+    }
+
+    pub fn backups(&self) -> PathBuf {
+        self.state_dir.join("backups")
+    }
+
+    pub fn ca(&self) -> PathBuf {
+        self.state_dir.join("ca")
+    }
+
+    pub fn secrets_key(&self) -> PathBuf {
+        self.state_dir.join("secrets.key")
+    }
+
     /// What one token may do.
     pub fn rate_limits(&self) -> RateLimits {
         RateLimits {
@@ -159,10 +192,12 @@ mod tests {
             heartbeat_ms: 1,
             agent_certificate_lifetime_s: 1,
             submit_burst: 0,
+            backup_interval_s: 5,
+            backup_keep: 0,
             ..Config::default()
         };
         let errors = config.validate().unwrap_err().0;
-        assert_eq!(errors.len(), 6, "{errors:?}");
+        assert_eq!(errors.len(), 8, "{errors:?}");
     }
 
     #[test]

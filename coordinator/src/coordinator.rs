@@ -1,9 +1,9 @@
 //! Puts the parts together: store, driver, QUIC server, HTTP API.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use gangline_common::join_token::KeyPin;
@@ -16,8 +16,10 @@ use tokio::sync::oneshot;
 
 use crate::agents::Agents;
 use crate::api::{self, ApiState, listener};
+use crate::backups::{self, Schedule};
 use crate::ca::{Ca, write_new};
 use crate::config::Config;
+use crate::control;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
@@ -30,6 +32,10 @@ use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::store::{Store, StoreError};
 use crate::trees::Trees;
+
+/// How long a start waits for another process that has the store open, and how often it looks.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A coordinator that serves.
 pub struct Coordinator {
@@ -49,16 +55,17 @@ impl Coordinator {
     /// Opens everything and begins to serve. Must run inside a tokio runtime.
     pub async fn start(config: &Config) -> anyhow::Result<Coordinator> {
         prepare_directory(config)?;
-        let ca_directory = config.state_dir.join("ca");
+        let ca_directory = config.ca();
         let expected = Ca::exists(&ca_directory);
         let cluster = gangline_common::ids::short_suffix(random::number()?);
-        let store = Store::open(&config.state_dir.join("store.redb"), expected, &cluster)?;
+        let store = open_store(&config.store(), expected, &cluster).await?;
         let life = Duration::from_secs(config.agent_certificate_lifetime_s);
         let ca = Ca::open(&ca_directory, life)?;
         let (era, cluster) = (store.meta.era, store.meta.cluster.clone());
-        let sealer = Sealer::open(&config.state_dir.join("secrets.key"), &store.secrets()?)?;
+        let sealer = Sealer::open(&config.secrets_key(), &store.secrets()?)?;
         let outbox = Outbox::new(sealer.clone());
         let audit = store.audit_log();
+        let reader = store.reader();
         let driver = driver::start(store, outbox.clone())?;
         let admin_token = config.state_dir.join("admin.token");
         ensure_admin(&driver.handle, &admin_token).await?;
@@ -116,6 +123,8 @@ impl Coordinator {
         let router = api::router(Arc::new(state));
         tokio::spawn(listener::serve(socket, router, https));
         let driver_ended = driver.ended;
+        control::serve(&config.state_dir, reader.clone()).context("the control socket")?;
+        backups::start(Schedule::of(config), reader).context("the thread of backups")?;
         Ok(Coordinator {
             http: http_address,
             quic,
@@ -139,6 +148,19 @@ impl Coordinator {
     }
 }
 
+/// Opens the store; a command that looks at it has it for a moment, and a start must not fail by it.
+async fn open_store(path: &Path, expected: bool, cluster: &str) -> Result<Store, StoreError> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match Store::open(path, expected, cluster) {
+            Err(StoreError::Taken { .. }) if Instant::now() < until => {
+                tokio::time::sleep(LOCK_PAUSE).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
 fn fingerprint_text(certificate: &[u8]) -> String {
     let pairs = sha256(certificate).map(|byte| format!("{byte:02X}"));
     pairs.join(":")
@@ -154,7 +176,7 @@ fn prepare_directory(config: &Config) -> anyhow::Result<()> {
 }
 
 /// Makes the first admin token when there is none: a file that only the owner can read.
-async fn ensure_admin(driver: &DriverHandle, path: &std::path::Path) -> anyhow::Result<()> {
+async fn ensure_admin(driver: &DriverHandle, path: &Path) -> anyhow::Result<()> {
     if path.exists() {
         return Ok(());
     }

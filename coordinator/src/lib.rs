@@ -5,9 +5,13 @@
 
 pub mod agents;
 pub mod api;
+pub mod backups;
 pub mod board;
 pub mod ca;
+pub mod check;
+pub mod commands;
 pub mod config;
+pub mod control;
 pub mod convert;
 pub mod coordinator;
 pub mod driver;

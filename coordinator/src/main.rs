@@ -1,5 +1,6 @@
 //! The program: flags, start, signals, exit codes.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,6 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use gangline_common::time::Timestamp;
+use gangline_coordinator::api::listener;
+use gangline_coordinator::check::{self, Level};
+use gangline_coordinator::commands;
 use gangline_coordinator::config::{Config, ConfigErrors};
 use gangline_coordinator::coordinator::Coordinator;
 use gangline_coordinator::secrets::SecretError;
@@ -31,22 +36,51 @@ struct Arguments {
 enum Command {
     /// Serve agents (QUIC) and people (HTTP).
     Serve(Serve),
+    /// Look whether a coordinator could serve: one line for each thing that it stands on.
+    ///
+    /// Changes nothing, and reads the whole store; a coordinator that serves may go on. The exit code
+    /// is 0 when nothing is bad, 1 when something is, 5 when the configuration is not usable.
+    Check(Check),
+    /// Copy the store into a file, also while a coordinator serves.
+    ///
+    /// The copy is consistent and is read again as a whole before it gets its name. It holds jobs,
+    /// nodes, tokens' hashes, sealed secrets and the audit log; not ca/, secrets.key, logs and code.
+    Backup(Backup),
+    /// Make a copy the store again; no coordinator may serve.
+    ///
+    /// The copy is checked as a whole before anything is touched, and the replaced store is kept
+    /// beside the new one. What runs on the nodes runs on: gangs that the copy does not know are shown
+    /// as unknown, and every node is cordoned until somebody resumes it.
+    Restore(Restore),
 }
 
+/// Which coordinator is meant.
 #[derive(clap::Args)]
-struct Serve {
+struct Place {
     /// TOML file; see packaging/coordinator.toml for every key.
     #[arg(long)]
     config: Option<PathBuf>,
     /// Directory of the store, the CA and the logs.
     #[arg(long)]
     state_dir: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Addresses {
     /// Address of the HTTP API: https, and plain HTTP for this machine.
     #[arg(long)]
     http: Option<SocketAddr>,
     /// UDP address for agents.
     #[arg(long)]
     quic: Option<SocketAddr>,
+}
+
+#[derive(clap::Args)]
+struct Serve {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    addresses: Addresses,
     /// Root of all artefacts, as the nodes see it.
     #[arg(long)]
     shared_root: Option<String>,
@@ -55,16 +89,63 @@ struct Serve {
     dev: bool,
 }
 
+#[derive(clap::Args)]
+struct Check {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    addresses: Addresses,
+    /// How to print it.
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+#[derive(clap::Args)]
+struct Backup {
+    #[command(flatten)]
+    place: Place,
+    /// File to make; an existing one is never overwritten.
+    destination: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct Restore {
+    #[command(flatten)]
+    place: Place,
+    /// A file that `backup` made, one of STATE_DIR/backups, or a store that was replaced before.
+    source: PathBuf,
+}
+
 fn main() -> ExitCode {
     gangline_common::logging::init();
-    let Command::Serve(serve) = Arguments::parse().command;
-    match run(serve) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("gangline-coordinator: {error:#}");
-            exit_code(&error)
-        }
-    }
+    let done = match Arguments::parse().command {
+        Command::Serve(serve) => run(serve),
+        Command::Check(arguments) => check(&arguments),
+        Command::Backup(Backup { place, destination }) => place
+            .validated()
+            .and_then(|config| commands::back_up(&config, &destination))
+            .map(|text| print(&text)),
+        Command::Restore(Restore { place, source }) => place
+            .validated()
+            .and_then(|config| commands::restore_from(&config, &source))
+            .map(|text| print(&text)),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("gangline-coordinator: {error:#}");
+        exit_code(&error)
+    })
+}
+
+fn print(text: &str) -> ExitCode {
+    // A reader that has gone away needs no word.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
 }
 
 fn exit_code(error: &anyhow::Error) -> ExitCode {
@@ -76,30 +157,93 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     }
     match error.downcast_ref::<StoreError>() {
         Some(StoreError::Failed { .. }) => ExitCode::from(EXIT_STORE_FAILED),
-        Some(StoreError::Refused { .. } | StoreError::Corrupt { .. }) => {
-            ExitCode::from(EXIT_STORE_REFUSED)
-        }
+        Some(
+            StoreError::Refused { .. }
+            | StoreError::Taken { .. }
+            | StoreError::Newer { .. }
+            | StoreError::Corrupt { .. },
+        ) => ExitCode::from(EXIT_STORE_REFUSED),
         None => ExitCode::FAILURE,
     }
 }
 
-fn run(serve: Serve) -> anyhow::Result<()> {
-    let mut config = Config::load(serve.config.as_deref())?;
-    if let Some(state_dir) = serve.state_dir {
-        config.state_dir = state_dir;
+impl Place {
+    fn load(&self) -> Result<Config, ConfigErrors> {
+        let mut config = Config::load(self.config.as_deref())?;
+        if let Some(state_dir) = &self.state_dir {
+            config.state_dir.clone_from(state_dir);
+        }
+        Ok(config)
     }
-    if let Some(http) = serve.http {
-        config.http = http;
+
+    fn validated(&self) -> anyhow::Result<Config> {
+        let config = self.load()?;
+        config.validate()?;
+        Ok(config)
     }
-    if let Some(quic) = serve.quic {
-        config.quic = quic;
+
+    /// These flags again, as a shell reads them.
+    fn flags(&self) -> String {
+        let flag = |name: &str, path: &Option<PathBuf>| {
+            let path = path.as_ref()?.display().to_string();
+            Some(format!("{name} {} ", shlex::try_quote(&path).ok()?))
+        };
+        let flags = [flag("--config", &self.config), flag("--state-dir", &self.state_dir)];
+        flags.into_iter().flatten().collect()
     }
+}
+
+impl Addresses {
+    fn apply(&self, config: &mut Config) {
+        config.http = self.http.unwrap_or(config.http);
+        config.quic = self.quic.unwrap_or(config.quic);
+    }
+}
+
+fn check(arguments: &Check) -> anyhow::Result<ExitCode> {
+    let lines = arguments.place.load().and_then(|mut config| {
+        arguments.addresses.apply(&mut config);
+        config.validate()?;
+        let certificate = listener::configured(&config);
+        Ok(check::run(&config, certificate, Timestamp::now()))
+    });
+    let (lines, code) = match lines {
+        Ok(lines) => {
+            let bad = lines.iter().any(|line| line.level == Level::Bad);
+            (lines, if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        }
+        Err(errors) => (check::of_config(&errors), ExitCode::from(EXIT_CONFIG)),
+    };
+    print(&match arguments.output {
+        Output::Table => check::table(&lines),
+        Output::Json => serde_json::to_string_pretty(&lines)? + "\n",
+    });
+    Ok(code)
+}
+
+fn run(serve: Serve) -> anyhow::Result<ExitCode> {
+    let mut config = serve.place.load()?;
+    serve.addresses.apply(&mut config);
     if serve.shared_root.is_some() {
         config.shared_root = serve.shared_root;
     }
     config.validate()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve_until_signal(&config, serve.dev))
+    let served = runtime.block_on(serve_until_signal(&config, serve.dev));
+    let refused = served.as_ref().err().and_then(|error| error.downcast_ref::<StoreError>());
+    let advice = match refused {
+        Some(StoreError::Refused { .. } | StoreError::Corrupt { .. }) => {
+            commands::advice(&config, &serve.place.flags())
+        }
+        _ => None,
+    };
+    served.map(|()| ExitCode::SUCCESS).or_else(|error| match advice {
+        Some(advice) => {
+            eprintln!("gangline-coordinator: {error:#}\n{advice}");
+            Ok(exit_code(&error))
+        }
+        None => Err(error),
+    })
 }
 
 async fn serve_until_signal(config: &Config, dev: bool) -> anyhow::Result<()> {

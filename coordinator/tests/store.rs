@@ -10,7 +10,7 @@ use std::sync::Arc;
 use gangline_coordinator::core::audit::AuditEntry;
 use gangline_coordinator::core::effect::Write;
 use gangline_coordinator::core::job::Job;
-use gangline_coordinator::store::{Meta, STORE_VERSION, Store, StoreError, record};
+use gangline_coordinator::store::{Meta, STORE_VERSION, Store, StoreError, inspect, record};
 use records::{Value, values};
 use redb::{Database, ReadableTable, TableDefinition};
 use tempfile::TempDir;
@@ -71,6 +71,9 @@ impl Place {
         let (path, reason) = match error {
             StoreError::Refused { path, reason } | StoreError::Corrupt { path, reason, .. } => {
                 (path, reason)
+            }
+            StoreError::Taken { path } | StoreError::Newer { path, .. } => {
+                (path, &error.to_string())
             }
             StoreError::Failed { .. } => panic!("an open failed as a commit: {error}"),
         };
@@ -228,7 +231,7 @@ fn a_second_open_is_refused_and_the_first_goes_on() {
     let place = Place::new();
     let mut store = Store::open(&place.path, false, "c").unwrap();
     store.commit(&goldens()).unwrap();
-    assert_eq!(place.refusal(), "another process has it open");
+    assert!(place.refusal().contains("another process has it open"));
     store.commit(&[job(1, "still here")]).unwrap();
     drop(store);
     assert_eq!(place.open().unwrap().load().unwrap().len(), goldens().len() + 1);
@@ -261,6 +264,11 @@ fn put(path: &Path, table: Table, key: &str, value: &[u8]) {
     write.commit().unwrap();
 }
 
+/// A header record.
+fn header(version: u32, meta: &Meta) -> Vec<u8> {
+    record::encode_meta(&values::layout(version), meta)
+}
+
 /// Made before there were secrets: there are none, and then there is one.
 #[test]
 fn a_store_without_a_table_of_secrets_is_read() {
@@ -284,17 +292,63 @@ fn a_store_without_a_table_of_secrets_is_read() {
 fn a_store_of_another_version_is_refused() {
     let place = Place::with(&sample().clean);
     let meta = Meta { era: 7, ..values::meta() };
-    for version in [0, STORE_VERSION + 1, u32::MAX] {
-        put(&place.path, META, "meta", &record::encode_meta(version, &meta));
+    put(&place.path, META, "meta", &header(0, &meta));
+    let reason = place.refusal();
+    assert!(reason.contains("there was never a layout 0"), "{reason}");
+    // F23: a newer one names itself, the build that wrote it, and what to do.
+    for version in [STORE_VERSION + 1, u32::MAX] {
+        put(&place.path, META, "meta", &header(version, &meta));
         let reason = place.refusal();
-        assert!(reason.contains(&format!("layout {version}, ")), "{reason}");
+        for part in [&format!("has layout {version}, written by gangline-coordinator"), "backup"] {
+            assert!(reason.contains(part), "{reason}");
+        }
     }
-    let mut newer = record::encode_meta(STORE_VERSION, &meta);
-    newer[0] = 2;
+    // Also when its header record has a layout that this build has never seen.
+    let mut newer = header(STORE_VERSION + 1, &meta);
+    newer[0] = 9;
     put(&place.path, META, "meta", &newer);
-    assert_eq!(place.refusal(), "record layout 2 is not known to this build");
-    put(&place.path, META, "meta", &record::encode_meta(STORE_VERSION, &meta));
+    assert!(matches!(place.open(), Err(StoreError::Newer { found: 3, .. })));
+    newer = header(STORE_VERSION, &meta);
+    newer[0] = 9;
+    put(&place.path, META, "meta", &newer);
+    assert_eq!(place.refusal(), "record layout 9 is not known to this build");
+    put(&place.path, META, "meta", &header(STORE_VERSION, &meta));
     assert_eq!(place.open().unwrap().meta, meta);
+}
+
+/// F23: brought up to this layout, with the old file beside it.
+#[test]
+fn a_store_of_the_first_layout_is_migrated_with_a_copy_beside_it() {
+    let sample = sample();
+    let place = Place::with(&sample.clean);
+    put(&place.path, META, "meta", &records::unhex(records::bytes::META_V1));
+    let before = place.bytes();
+    let store = place.open().unwrap();
+    assert_eq!(store.meta, values::meta());
+    assert!(same(&store.load().unwrap(), &sample.rows));
+    drop(store);
+    let mut files = neighbours(&place.path);
+    files.sort();
+    assert_eq!(files, ["store.redb", "store.redb.layout-1"]);
+    let copy = place.path.with_file_name("store.redb.layout-1");
+    assert!(std::fs::read(&copy).unwrap() == before, "the copy is the old file");
+    assert_eq!(inspect(&place.path).map(|i| i.layout).ok(), Some(STORE_VERSION));
+    // Once only.
+    std::fs::remove_file(&copy).unwrap();
+    assert_eq!(place.open().unwrap().meta, values::meta());
+    assert!(!copy.exists());
+}
+
+/// No copy, no migration: the file stays what the older build can read.
+#[test]
+fn a_store_that_cannot_be_copied_is_not_migrated() {
+    let place = Place::with(&sample().clean);
+    put(&place.path, META, "meta", &records::unhex(records::bytes::META_V1));
+    std::fs::create_dir(place.path.with_extension("copy")).unwrap();
+    let before = place.bytes();
+    let error = place.open().err().unwrap().to_string();
+    assert!(error.contains("no copy of it can be made"), "{error}");
+    assert!(place.bytes() == before);
 }
 
 #[test]
@@ -370,7 +424,7 @@ fn flip(image: &[u8], rows: &[Write], changes: impl Iterator<Item = (usize, u8)>
 
 /// Changes of the header: one bit of every byte, and every bit of the flags but the one that
 /// looks like something else; see the last test.
-fn header() -> impl Iterator<Item = (usize, u8)> {
+fn header_changes() -> impl Iterator<Item = (usize, u8)> {
     let every = (0..HEADER).map(|at| (at, 1 << (at % 8)));
     let flags = (0..8).map(|bit| (FLAGS, 1 << bit));
     every.filter(|(at, _)| *at != FLAGS).chain(flags.filter(|change| *change != (FLAGS, NEWEST)))
@@ -386,7 +440,7 @@ fn body(image: &[u8]) -> impl Iterator<Item = (usize, u8)> {
 fn flipped_bits_in_the_header_are_never_another_state() {
     let sample = sample();
     for image in [&sample.clean, &sample.crashed] {
-        let refused = flip(image, &sample.rows, header());
+        let refused = flip(image, &sample.rows, header_changes());
         // The magic number, the page size and one of the slots at least.
         assert!(refused > 128, "{refused}");
     }

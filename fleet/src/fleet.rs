@@ -210,7 +210,8 @@ impl Fleet {
         self.agents.push(Agent { options, process: None });
         self.start_agent(&name)?;
         let patience = Duration::from_secs(20);
-        let ready = self.api()?.wait_node(&name, &["ready"], patience).await;
+        // A job that waited for it may have taken it already.
+        let ready = self.api()?.wait_node(&name, &["ready", "mixed"], patience).await;
         ready.with_context(|| format!("agent {name}\n{}", self.agent_log(&name)))?;
         Ok(())
     }

@@ -336,6 +336,8 @@ fn closed_reason(node: &Node) -> Option<String> {
         (Reachability::Reachable, None, Some(drain)) => {
             format!("drained by {}: {}", drain.by, drain.why)
         }
-        (Reachability::Reachable, None, None) => "not online".to_owned(),
+        (Reachability::Reachable, None, None) => {
+            node.unknown_text().unwrap_or_else(|| "not online".to_owned())
+        }
     })
 }

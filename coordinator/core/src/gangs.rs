@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gangline_common::ids::{GangId, JobId, MemberId, MemberKey, NodeId};
 use gangline_common::time::Timestamp;
 
-use super::effect::{Effects, Seen, Write};
+use super::effect::{Effects, Write};
 use super::event::{EntrypointFact, GangFacts, Report};
 use super::gang::{End, EndHow, Gang, GangState, Phase};
 use super::job::{Attempt, GuestPhase, Job, JobState, Launcher, Outcome};
@@ -140,14 +140,6 @@ impl Core {
             if self.apply_phase(&key, Phase::Ended(end), out) {
                 touched.push(key.gang);
             }
-        }
-    }
-
-    fn note_unknown(&mut self, node: &NodeId, unknown: BTreeSet<MemberKey>, out: &mut Effects) {
-        let Some(node) = self.nodes.get_mut(node) else { return };
-        if node.unknown != unknown {
-            Arc::make_mut(node).unknown = unknown;
-            out.saw(Seen::Node(node.clone()));
         }
     }
 

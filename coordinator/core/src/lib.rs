@@ -32,6 +32,7 @@ pub mod projects;
 mod schedule;
 pub mod secrets;
 mod tokens;
+mod unknown;
 pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -105,6 +106,8 @@ pub struct Core {
     /// Gangs that time-outs are looked up for: the ones that start, and the ones that stop.
     pub(crate) starting_gangs: BTreeSet<GangId>,
     pub(crate) stopping_gangs: BTreeSet<GangId>,
+    /// Nodes that run members of a gang that is not known, by gang.
+    pub(crate) unknown_on: BTreeMap<GangId, BTreeSet<NodeId>>,
     /// Jobs with an attempt that takes a part of a standing cluster, by its gang.
     pub(crate) guests: BTreeMap<GangId, BTreeSet<JobId>>,
     /// When the last guest of a cluster ended.

@@ -145,6 +145,7 @@ impl Node {
             && self.cordon.is_none()
             && !self.revoked
             && self.session.is_some()
+            && self.unknown.is_empty()
     }
 
     /// The one word for people; the first that holds, in a fixed order.

@@ -101,6 +101,10 @@ impl Core {
                 self.try_guest(job, cluster, &mut pass, now, out);
                 continue;
             }
+            if let Some(reason) = self.runs_unknown(&job.gang) {
+                pass.reasons.insert(job.id.clone(), Arc::from(reason));
+                continue;
+            }
             if let Some(reason) = self.held_back(job, &pass) {
                 pass.reasons.insert(job.id.clone(), reason);
                 continue;

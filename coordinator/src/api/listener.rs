@@ -58,6 +58,22 @@ pub fn tls_config(config: &Config, ca: &Ca) -> anyhow::Result<rustls::ServerConf
             (chain, PrivateKeyDer::Pkcs8(key_pkcs8.into()))
         }
     };
+    with_identity(chain, key)
+}
+
+/// Whether the configured certificate, if there is one, could be served.
+pub fn configured(config: &Config) -> anyhow::Result<()> {
+    let (Some(certificate), Some(key)) = (&config.tls_certificate, &config.tls_key) else {
+        return Ok(());
+    };
+    let (chain, key) = from_files(certificate, key)?;
+    with_identity(chain, key).map(drop)
+}
+
+fn with_identity(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> anyhow::Result<rustls::ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut tls = rustls::ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?

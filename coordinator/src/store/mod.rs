@@ -9,24 +9,30 @@
 //! and the state before it is opened.
 
 mod audit;
+pub mod backup;
+mod inspect;
+mod migrate;
+mod reader;
 pub mod record;
 mod request;
+pub mod restore;
+
 mod trial;
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gangline_common::ids::JobId;
-use redb::{
-    Database, DatabaseError, Durability, ReadableDatabase, ReadableTable, TableDefinition,
-    TableError,
-};
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, Durability, StorageBackend, TableDefinition};
 
 pub use self::audit::{AuditError, AuditHead, AuditLog, Chained};
-use self::trial::TrialBackend;
+pub use self::inspect::{Inspection, inspect};
+pub use self::reader::{Counts, StoreReader};
+use self::record::Layout;
 use crate::core::effect::Write;
 use crate::core::secrets::SecretRecord;
 
@@ -55,19 +61,27 @@ const ENTITIES: [Table; 10] =
 /// Made by their first record: stores are older than these.
 const LATE: [&str; 3] = [SECRETS_NAME, PROJECTS_NAME, USAGE_NAME];
 
-/// Layout of the whole store; a file with another number is refused.
-pub const STORE_VERSION: u32 = 1;
-/// Page cache of the trial run at open.
-const TRIAL_CACHE_BYTES: usize = 64 << 20;
+/// Layout of the whole store. An older one is brought up to it at open (see `migrate`), a newer one
+/// is refused.
+pub const STORE_VERSION: u32 = 2;
+/// The build that writes, for people who meet the file with another one.
+pub const WRITTEN_BY: &str = env!("CARGO_PKG_VERSION");
 
-/// The store cannot be used. `Refused` and `Corrupt` come from opening, `Failed` from running.
+/// The store cannot be used. `Failed` comes from running, the others from opening.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     #[error(
-        "store {path}: refused to open: {reason}. It was not changed. Restore it from a backup, or \
-         move it away to start with an empty store on purpose"
+        "store {path}: refused to open: {reason}. It was not changed. Restore it from a backup"
     )]
     Refused { path: PathBuf, reason: String },
+    #[error("store {path}: another process has it open. One coordinator serves a state directory")]
+    Taken { path: PathBuf },
+    #[error(
+        "store {path}: it has layout {found}, written by gangline-coordinator {written_by}; this \
+         build ({WRITTEN_BY}) reads layouts 1 to {STORE_VERSION}. It was not changed. Start that \
+         version or a later one, or restore a backup from before the upgrade"
+    )]
+    Newer { path: PathBuf, found: u32, written_by: String },
     #[error(
         "store {path}: {table}/{key} is damaged: {reason}. It was not changed. Restore it from a \
          backup"
@@ -103,9 +117,7 @@ impl Store {
     pub fn open(path: &Path, expected: bool, cluster: &str) -> Result<Store, StoreError> {
         let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
         if path.try_exists().map_err(|e| refused(e.to_string()))? {
-            try_out(path)?;
-            let database = Database::open(path).map_err(|e| refused(why(&e)))?;
-            return Store::over(path, database);
+            return Store::open_on(path, || file_storage(path), |from| keep_copy(path, from));
         }
         if expected {
             return Err(refused("the file is missing although this coordinator has a CA".into()));
@@ -113,18 +125,43 @@ impl Store {
         Store::create(path, cluster)
     }
 
-    /// Makes an empty store under another name and gives it its own when it is whole, so that a
-    /// crash in between leaves no half-made store behind.
-    fn create(path: &Path, cluster: &str) -> Result<Store, StoreError> {
+    /// Opens what `storage` gives, twice: first for a trial that changes nothing, then to keep. A
+    /// store of an older layout is migrated after `keep_copy` (of that layout) has made one.
+    ///
+    /// # Errors
+    /// As [`Store::open`]; the storage is then as it was.
+    pub fn open_on<B: StorageBackend>(
+        path: &Path,
+        storage: impl Fn() -> Result<B, DatabaseError>,
+        keep_copy: impl FnOnce(u32) -> io::Result<()>,
+    ) -> Result<Store, StoreError> {
         let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
-        let unfinished = path.with_extension("new");
-        let boot_id = gangline_common::time::boot_id().unwrap_or_default();
-        let mut store = Store {
-            path: path.to_owned(),
-            database: Arc::new(begin(&unfinished, path).map_err(refused)?),
-            meta: Meta { era: 1, cluster: cluster.to_owned(), boot_id },
-            audit_head: AuditHead::default(),
-        };
+        let trial = storage().map_err(|e| why(path, &e))?;
+        let inspection = inspect::of(path, trial)?;
+        let layout = inspection.layout;
+        if layout < STORE_VERSION {
+            keep_copy(layout).map_err(|e| {
+                refused(format!("it has layout {layout}, and no copy of it can be made: {e}"))
+            })?;
+        }
+        // Gives the lock back.
+        drop(inspection);
+        let kept = storage().map_err(|e| why(path, &e))?;
+        let database = Database::builder().create_with_backend(kept);
+        let mut store = Store::unread(path, database.map_err(|e| why(path, &e))?);
+        if layout < STORE_VERSION {
+            store.migrate(layout)?;
+        }
+        store.read_heads()?;
+        Ok(store)
+    }
+
+    /// An empty store on an empty storage.
+    ///
+    /// # Errors
+    /// `Failed` when the storage fails.
+    pub fn create_on(path: &Path, database: Database, meta: Meta) -> Result<Store, StoreError> {
+        let mut store = Store { meta, ..Store::unread(path, database) };
         store.transact(|transaction| {
             for table in ENTITIES.into_iter().chain([AUDIT]) {
                 transaction.open_table(table).map_err(|e| e.to_string())?;
@@ -132,23 +169,54 @@ impl Store {
             Ok(())
         })?;
         store.write_meta()?;
+        Ok(store)
+    }
+
+    /// Makes an empty store under another name and gives it its own when it is whole, so that a
+    /// crash in between leaves no half-made store behind.
+    fn create(path: &Path, cluster: &str) -> Result<Store, StoreError> {
+        let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
+        let unfinished = path.with_extension("new");
+        let database = begin(&unfinished).map_err(refused)?;
+        // Under the lock: a process that was faster may have given the file its name already.
+        if path.try_exists().map_err(|e| refused(e.to_string()))? {
+            return Err(refused("another process has just made it".to_owned()));
+        }
+        let boot_id = gangline_common::time::boot_id().unwrap_or_default();
+        let meta = Meta { era: 1, cluster: cluster.to_owned(), boot_id };
+        let store = Store::create_on(path, database, meta)?;
         publish(&unfinished, path).map_err(|e| refused(e.to_string()))?;
         Ok(store)
     }
 
-    /// The store in `database`, when its header record is one of ours.
-    fn over(path: &Path, database: Database) -> Result<Store, StoreError> {
-        let meta = read_meta(&database)
-            .map_err(|reason| StoreError::Refused { path: path.to_owned(), reason })?;
+    /// A store whose heads are not read yet.
+    fn unread(path: &Path, database: Database) -> Store {
+        let meta = Meta { era: 0, cluster: String::new(), boot_id: String::new() };
         let (path, audit_head) = (path.to_owned(), AuditHead::default());
-        let mut store = Store { path, database: Arc::new(database), meta, audit_head };
-        store.audit_head = store.read_audit_head()?;
-        Ok(store)
+        Store { path, database: Arc::new(database), meta, audit_head }
+    }
+
+    /// The header record and where the audit log stands.
+    fn read_heads(&mut self) -> Result<(), StoreError> {
+        let refused = |reason| StoreError::Refused { path: self.path.clone(), reason };
+        self.meta = self.reader().meta().map_err(refused)?;
+        self.audit_head = self.read_audit_head()?;
+        Ok(())
+    }
+
+    /// Brings the layout `from` up to this build's, in one transaction.
+    fn migrate(&mut self, from: u32) -> Result<(), StoreError> {
+        self.transact(|transaction| migrate::migrate(transaction, from))
+    }
+
+    /// A reader, which goes on beside the writer.
+    pub fn reader(&self) -> StoreReader {
+        StoreReader::new(self.path.clone(), Arc::clone(&self.database))
     }
 
     /// Stores the header record with the current boot id.
     pub fn write_meta(&mut self) -> Result<(), StoreError> {
-        let bytes = record::encode_meta(STORE_VERSION, &self.meta);
+        let bytes = record::encode_meta(&Layout::current(), &self.meta);
         self.transact(|transaction| {
             let mut table = transaction.open_table(META).map_err(|e| e.to_string())?;
             table.insert("meta", bytes.as_slice()).map_err(|e| e.to_string())?;
@@ -158,17 +226,13 @@ impl Store {
 
     /// Every entity, each checked, in an order in which they can be restored.
     pub fn load(&self) -> Result<Vec<Write>, StoreError> {
-        let mut writes = Vec::new();
-        for table in ENTITIES {
-            self.load_table(table, &mut writes)?;
-        }
-        Ok(writes)
+        self.reader().load()
     }
 
     /// The secrets alone, each checked.
     pub fn secrets(&self) -> Result<Vec<Arc<SecretRecord>>, StoreError> {
         let mut writes = Vec::new();
-        self.load_table(SECRETS, &mut writes)?;
+        self.reader().load_table(SECRETS, &mut writes)?;
         let secret = |write| match write {
             Write::Secret(record) => Some(record),
             _ => None,
@@ -189,29 +253,7 @@ impl Store {
 
     /// A reader of the audit log, which goes on beside the writer.
     pub fn audit_log(&self) -> AuditLog {
-        AuditLog::new(Arc::clone(&self.database))
-    }
-
-    fn load_table(&self, definition: Table, writes: &mut Vec<Write>) -> Result<(), StoreError> {
-        let name = redb::TableHandle::name(&definition);
-        let corrupt = |key: &str, reason: String| StoreError::Corrupt {
-            path: self.path.clone(),
-            table: name.to_owned(),
-            key: key.to_owned(),
-            reason,
-        };
-        let read = self.database.begin_read().map_err(|e| corrupt("", e.to_string()))?;
-        let table = match read.open_table(definition) {
-            Err(TableError::TableDoesNotExist(_)) if LATE.contains(&name) => return Ok(()),
-            opened => opened.map_err(|e| corrupt("", e.to_string()))?,
-        };
-        for row in table.iter().map_err(|e| corrupt("", e.to_string()))? {
-            let (key, value) = row.map_err(|e| corrupt("", e.to_string()))?;
-            let write = record::decode(name, value.value())
-                .map_err(|reason| corrupt(key.value(), reason))?;
-            writes.push(write);
-        }
-        Ok(())
+        self.reader().audit_log()
     }
 
     /// Makes a batch durable: all of it, or an error after which this process must end.
@@ -240,63 +282,52 @@ impl Store {
     }
 }
 
-fn read_meta(database: &Database) -> Result<Meta, String> {
-    let read = database.begin_read().map_err(|e| e.to_string())?;
-    let table =
-        read.open_table(META).map_err(|_| "it is not a store of a coordinator".to_owned())?;
-    let row = table.get("meta").map_err(|e| e.to_string())?.ok_or("it has no header record")?;
-    let (version, meta) = record::decode_meta(row.value())?;
-    if version != STORE_VERSION {
-        return Err(format!("it has layout {version}, this build reads layout {STORE_VERSION}"));
+/// The file at `path`; the caller locks it by opening it.
+fn file_storage(path: &Path) -> Result<FileBackend, DatabaseError> {
+    let file = File::options().read(true).write(true).open(path).map_err(io_error)?;
+    if file.metadata().map_err(io_error)?.len() == 0 {
+        let error = io::Error::new(io::ErrorKind::InvalidData, "the file is empty (truncated)");
+        return Err(io_error(error));
     }
-    Ok(meta)
+    FileBackend::new(file)
 }
 
-/// Reads every page and every record of the file at `path` and changes nothing.
-fn try_out(path: &Path) -> Result<(), StoreError> {
-    let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
-    let file = File::options().read(true).write(true).open(path);
-    let file = file.map_err(|e| refused(e.to_string()))?;
-    if file.metadata().map_err(|e| refused(e.to_string()))?.len() == 0 {
-        return Err(refused("the file is empty (truncated)".to_owned()));
-    }
-    let run = || {
-        let backend = TrialBackend::new(file).map_err(|e| refused(why(&e)))?;
-        let mut database = Database::builder()
-            .set_cache_size(TRIAL_CACHE_BYTES)
-            .create_with_backend(backend)
-            .map_err(|e| refused(why(&e)))?;
-        if !database.check_integrity().map_err(|e| refused(why(&e)))? {
-            return Err(refused("its pages contradict each other".to_owned()));
-        }
-        Store::over(path, database)?.load().map(drop)
-    };
-    // redb loads parts of a file before it checks them and can panic there. Nothing of the trial
-    // is used again, and nothing of it reached the file.
-    catch_unwind(AssertUnwindSafe(run))
-        .unwrap_or_else(|_| Err(refused("its pages are damaged".to_owned())))
+fn io_error(error: io::Error) -> DatabaseError {
+    DatabaseError::Storage(redb::StorageError::Io(error))
 }
 
-fn why(error: &DatabaseError) -> String {
-    match error {
-        DatabaseError::DatabaseAlreadyOpen => "another process has it open".to_owned(),
+/// The same, byte for byte, beside it, durably: what the build of before needs to go back.
+fn keep_copy(path: &Path, layout: u32) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".layout-{layout}"));
+    let (copy, unfinished) = (PathBuf::from(&name), path.with_extension("copy"));
+    std::fs::copy(path, &unfinished)?;
+    File::open(&unfinished)?.sync_all()?;
+    publish(&unfinished, &copy)?;
+    tracing::warn!(store = %path.display(), copy = %copy.display(), layout, "the store is migrated");
+    Ok(())
+}
+
+fn why(path: &Path, error: &DatabaseError) -> StoreError {
+    let path = path.to_owned();
+    let reason = match error {
+        DatabaseError::DatabaseAlreadyOpen => return StoreError::Taken { path },
+        // Without the words around it that say no more.
+        DatabaseError::Storage(redb::StorageError::Io(error)) => error.to_string(),
         other => other.to_string(),
-    }
+    };
+    StoreError::Refused { path, reason }
 }
 
 /// An empty database at `unfinished`, over whatever a start that did not end well has left there.
 /// It will hold token hashes and the seeds of Ray's tokens: its owner's business only.
-fn begin(unfinished: &Path, path: &Path) -> Result<Database, String> {
+fn begin(unfinished: &Path) -> Result<Database, String> {
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
     let file = options.open(unfinished).map_err(|e| e.to_string())?;
     file.try_lock().map_err(|_| "another process is making it".to_owned())?;
-    // Under the lock: a process that was faster may have given the file its name already.
-    if path.try_exists().map_err(|e| e.to_string())? {
-        return Err("another process has just made it".to_owned());
-    }
     file.set_len(0).map_err(|e| e.to_string())?;
-    Database::builder().create_file(file).map_err(|e| why(&e))
+    Database::builder().create_file(file).map_err(|e| e.to_string())
 }
 
 /// Gives a finished store its name, durably.

@@ -55,14 +55,13 @@ fn unseal<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 }
 
 fn unseal_as<T: DeserializeOwned>(expected: u8, bytes: &[u8]) -> Result<T, String> {
-    let (head, body) = bytes.split_first_chunk::<5>().ok_or("it is cut off")?;
-    let [version, crc @ ..] = *head;
-    if version != expected {
-        return Err(format!("record layout {version} is not known to this build"));
+    match bytes.first() {
+        Some(version) if *version != expected => {
+            return Err(format!("record layout {version} is not known to this build"));
+        }
+        _ => {}
     }
-    if u32::from_le_bytes(crc) != crc32fast::hash(body) {
-        return Err("its checksum is wrong".to_owned());
-    }
+    let body = checked(bytes)?;
     let config = bincode::config::standard().with_limit::<DECODE_LIMIT>();
     let (value, used) =
         bincode::serde::decode_from_slice(body, config).map_err(|e| e.to_string())?;
@@ -70,6 +69,16 @@ fn unseal_as<T: DeserializeOwned>(expected: u8, bytes: &[u8]) -> Result<T, Strin
         return Err("it has bytes after its end".to_owned());
     }
     Ok(value)
+}
+
+/// The body of a record of any layout, when its checksum is right.
+fn checked(bytes: &[u8]) -> Result<&[u8], String> {
+    let (head, body) = bytes.split_first_chunk::<5>().ok_or("it is cut off")?;
+    let [_, crc @ ..] = *head;
+    if u32::from_le_bytes(crc) != crc32fast::hash(body) {
+        return Err("its checksum is wrong".to_owned());
+    }
+    Ok(body)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -80,21 +89,69 @@ struct MetaV1 {
     boot_id: String,
 }
 
-pub fn encode_meta(store_version: u32, meta: &Meta) -> Vec<u8> {
-    let record = MetaV1 {
-        store_version,
+/// The first two fields of the header record never change again: an older build names by them what
+/// it cannot read.
+#[derive(Serialize, Deserialize)]
+struct MetaV2 {
+    store_version: u32,
+    written_by: String,
+    era: u32,
+    cluster: String,
+    boot_id: String,
+}
+
+const META_VERSION: u8 = 2;
+
+/// Which build wrote a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    pub version: u32,
+    /// Version of the program; "0.1" for the first layout, which does not say it.
+    pub written_by: String,
+}
+
+impl Layout {
+    /// What this build writes.
+    pub fn current() -> Layout {
+        Layout { version: super::STORE_VERSION, written_by: super::WRITTEN_BY.to_owned() }
+    }
+}
+
+pub fn encode_meta(layout: &Layout, meta: &Meta) -> Vec<u8> {
+    let record = MetaV2 {
+        store_version: layout.version,
+        written_by: layout.written_by.clone(),
         era: meta.era,
         cluster: meta.cluster.clone(),
         boot_id: meta.boot_id.clone(),
     };
-    // Four plain fields: encoding them cannot fail; an empty record would be refused at open.
-    seal(&record).unwrap_or_default()
+    // A few plain fields: encoding them cannot fail; an empty record would be refused at open.
+    seal_as(META_VERSION, &record).unwrap_or_default()
 }
 
 pub fn decode_meta(bytes: &[u8]) -> Result<(u32, Meta), String> {
-    let record: MetaV1 = unseal(bytes)?;
+    if bytes.first() == Some(&1) {
+        let old: MetaV1 = unseal_as(1, bytes)?;
+        let meta = Meta { era: old.era, cluster: old.cluster, boot_id: old.boot_id };
+        return Ok((old.store_version, meta));
+    }
+    let record: MetaV2 = unseal_as(META_VERSION, bytes)?;
     let meta = Meta { era: record.era, cluster: record.cluster, boot_id: record.boot_id };
     Ok((record.store_version, meta))
+}
+
+/// What a header record of any layout, known or not, says of the build that wrote it.
+pub fn decode_layout(bytes: &[u8]) -> Result<Layout, String> {
+    let body = checked(bytes)?;
+    let config = bincode::config::standard().with_limit::<DECODE_LIMIT>();
+    let part = |e: bincode::error::DecodeError| e.to_string();
+    if bytes.first() == Some(&1) {
+        let (version, _) = bincode::serde::decode_from_slice(body, config).map_err(part)?;
+        return Ok(Layout { version, written_by: "0.1".to_owned() });
+    }
+    let ((version, written_by), _) =
+        bincode::serde::decode_from_slice(body, config).map_err(part)?;
+    Ok(Layout { version, written_by })
 }
 
 /// Decodes a row of an entity table.

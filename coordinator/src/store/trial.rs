@@ -1,4 +1,4 @@
-//! A trial run on a store file: redb works on it as on its own, but the file is only read.
+//! A trial run on a store: redb works on it as on its own, but its storage is only read.
 //!
 //! redb trusts a file that was closed cleanly, and repairs one that was not in place. Both come
 //! too early for a damaged file, so every open begins with a run over this backend: what redb
@@ -6,20 +6,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redb::backends::FileBackend;
-use redb::{BackendError, DatabaseError, StorageBackend};
+use redb::{BackendError, StorageBackend};
 
 const BLOCK: usize = 4096;
 type Block = Box<[u8; BLOCK]>;
 
-/// Reads and locks go to the file; writes do not. Its memory is bounded by what a repair writes.
-pub struct TrialBackend {
-    file: FileBackend,
+/// Reads and locks go to the storage; writes do not. Its memory is bounded by what a repair or a
+/// migration writes.
+pub struct TrialBackend<B> {
+    file: B,
     written: Mutex<Written>,
 }
 
@@ -32,10 +31,9 @@ struct Written {
     blocks: BTreeMap<u64, Block>,
 }
 
-impl TrialBackend {
-    /// `file` must be open for writing, because only such a file can be locked exclusively.
-    pub fn new(file: File) -> Result<Self, DatabaseError> {
-        let file = FileBackend::new(file)?;
+impl<B: StorageBackend> TrialBackend<B> {
+    /// A file must be open for writing, because only such a file can be locked exclusively.
+    pub fn new(file: B) -> io::Result<Self> {
         let len = file.len()?;
         let written = Written { len, from_file: len, blocks: BTreeMap::new() };
         Ok(TrialBackend { file, written: Mutex::new(written) })
@@ -48,7 +46,7 @@ impl TrialBackend {
 
 impl Written {
     /// The block as the file has it, with zeros after the part that counts.
-    fn original(&self, file: &FileBackend, number: u64) -> io::Result<Block> {
+    fn original(&self, file: &impl StorageBackend, number: u64) -> io::Result<Block> {
         let mut block = Box::new([0; BLOCK]);
         let start = number.saturating_mul(BLOCK as u64);
         let present = self.from_file.saturating_sub(start).min(BLOCK as u64) as usize;
@@ -81,7 +79,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> 
     })
 }
 
-impl StorageBackend for TrialBackend {
+impl<B: StorageBackend> StorageBackend for TrialBackend<B> {
     fn len(&self) -> io::Result<u64> {
         Ok(self.written().len)
     }
@@ -151,7 +149,7 @@ impl StorageBackend for TrialBackend {
     }
 }
 
-impl fmt::Debug for TrialBackend {
+impl<B> fmt::Debug for TrialBackend<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrialBackend").finish_non_exhaustive()
     }

@@ -7,6 +7,15 @@
 //! absent option is 00, a present one 01 and its value; a hash is its 32 bytes.
 
 pub const META: &str = r#"
+    02 11962d25 ; layout 2, checksum
+    02 ; store_version 2
+    05 302e312e30 ; written_by `0.1.0`
+    03 ; era 3
+    08 63376b713978326d ; cluster `c7kq9x2m`
+    07 623030372d3164 ; boot_id `b007-1d`"#;
+
+/// Of the first layout of the store.
+pub const META_V1: &str = r#"
     01 c38ac38c ; layout 1, checksum
     01 ; store_version 1
     03 ; era 3

@@ -25,7 +25,7 @@ pub enum Value {
 impl Value {
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Value::Meta(version, meta) => record::encode_meta(*version, meta),
+            Value::Meta(version, meta) => record::encode_meta(&values::layout(*version), meta),
             Value::Row(_, write) => encode(write),
             Value::Audit(entry) => record::encode_audit(entry).unwrap(),
         }
@@ -81,13 +81,18 @@ pub struct Golden {
 impl Golden {
     /// The literal bytes of the whole record.
     pub fn stored(&self) -> Vec<u8> {
-        let lines = self.hex.lines().map(|line| line.split(';').next().unwrap_or_default());
-        let digits: Vec<u8> =
-            lines.flat_map(str::bytes).filter(|byte| !byte.is_ascii_whitespace()).collect();
-        data_encoding::HEXLOWER
-            .decode(&digits)
-            .unwrap_or_else(|e| panic!("golden {} is not hex: {e}", self.name))
+        unhex(self.hex)
     }
+}
+
+/// The bytes of a constant in `bytes`.
+pub fn unhex(text: &str) -> Vec<u8> {
+    let lines = text.lines().map(|line| line.split(';').next().unwrap_or_default());
+    let digits: Vec<u8> =
+        lines.flat_map(str::bytes).filter(|byte| !byte.is_ascii_whitespace()).collect();
+    data_encoding::HEXLOWER
+        .decode(&digits)
+        .unwrap_or_else(|e| panic!("a golden is not hex: {e}: {text}"))
 }
 
 /// Every golden.

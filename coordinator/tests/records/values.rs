@@ -24,6 +24,7 @@ use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::core::usage::Usage;
 use gangline_coordinator::paths::ResolvedPaths;
 use gangline_coordinator::request::{Owner, job_request};
+use gangline_coordinator::store::record::Layout;
 use gangline_coordinator::store::{Chained, Meta};
 
 /// The canonical texts of two specs: what is stored is the text, byte for byte.
@@ -37,6 +38,11 @@ const THIRD: Timestamp = Timestamp { boot_ms: 260, wall_ms: 1_800_000_061_123 };
 
 pub fn meta() -> Meta {
     Meta { era: 3, cluster: "c7kq9x2m".to_owned(), boot_id: "b007-1d".to_owned() }
+}
+
+/// A layout of the whole store, as one fixed build would write it.
+pub fn layout(version: u32) -> Layout {
+    Layout { version, written_by: "0.1.0".to_owned() }
 }
 
 fn transition(at: Timestamp, state: &str, actor: &str, text: &str) -> Transition {
