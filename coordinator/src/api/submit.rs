@@ -18,7 +18,8 @@ use utoipa::IntoParams;
 use super::auth::{Action, Caller, Object, authorize, decoded, sees};
 use super::code::no_such_code;
 use super::error::{
-    ApiError, BAD_MEDIA_TYPE, BAD_PARAMETER, JOB_EXISTS, Problem, TOO_LARGE, quoted,
+    ApiError, BAD_MEDIA_TYPE, BAD_PARAMETER, JOB_EXISTS, Problem, TOO_LARGE, pools_there_are,
+    quoted,
 };
 use super::jobs::{JobAnswer, ask, key_reused, refused, unexpected, view};
 use super::{App, Params, Shared, header_text, read_body};
@@ -140,6 +141,7 @@ pub(super) async fn submit(
     if let Some(tree) = tree.filter(|tree| !shared.api.trees.has(&project, *tree)) {
         return Err(no_such_code(tree));
     }
+    let pools = spec.resources.pools.clone();
     let (names, submitted_to) = (spec.secrets.clone(), project.clone());
     let owner = Owner { job: &job, project: &project };
     let request = Arc::new(job_request(&spec, owner, paths, command));
@@ -166,8 +168,25 @@ pub(super) async fn submit(
         Err(Rejected::UnknownSecrets { missing }) => {
             Err(unknown_secrets(&missing, &names, &submitted_to, &source))
         }
+        Err(Rejected::NoSuchPool { pool, known }) => {
+            Err(unknown_pool(&pool, &pools, &known, &source))
+        }
         Err(rejected) => Err(refused(shared, principal, rejected)),
     }
+}
+
+/// The pool of the spec that nobody knows, at its place in the text.
+fn unknown_pool(pool: &str, named: &[String], known: &[String], source: &str) -> ApiError {
+    let pointer = match named.iter().position(|name| name == pool) {
+        Some(index) if named.len() > 1 => format!("/resources/pool/{index}"),
+        Some(_) | None => "/resources/pool".to_owned(),
+    };
+    let message = format!("there is no pool {}", quoted(pool));
+    let hint = Some(pools_there_are(known));
+    let error = SpecError::new(Code::BAD_VALUE, pointer, message, hint);
+    let mut errors = SpecErrors::from(error);
+    errors.locate(source);
+    ApiError::spec(errors)
 }
 
 /// The secrets of the spec that the project does not have, each at its place in the text.
