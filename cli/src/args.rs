@@ -155,6 +155,8 @@ pub enum Command {
     Wait(Wait),
     /// Nodes, and join tokens for new ones
     Node(Node),
+    /// Pools: named sets of nodes that jobs ask for
+    Pool(Pool),
     /// Show what nodes and GPUs do now
     Top(Top),
     /// API tokens of users
@@ -206,13 +208,13 @@ pub struct SpecOptions {
     /// Name of the job
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Number of nodes
-    #[arg(long, value_name = "N")]
-    pub nnodes: Option<u32>,
+    /// Number of nodes; 2..4 starts with at least 2
+    #[arg(long, value_name = "N", value_parser = parse_nnodes)]
+    pub nnodes: Option<String>,
     /// GPUs on each node
     #[arg(long, value_name = "N")]
     pub gpus: Option<u32>,
-    /// Pool to run in
+    /// Pool to run in; with commas, any of these
     #[arg(long, value_name = "POOL")]
     pub pool: Option<String>,
     /// Priority in the queue: low, normal, high, urgent, or 0 to 100
@@ -233,6 +235,14 @@ pub struct SpecOptions {
     /// Wait for the end, and exit with the job's own exit code
     #[arg(long)]
     pub propagate: bool,
+}
+
+/// The spec says which numbers there can be.
+fn parse_nnodes(text: &str) -> Result<String, String> {
+    let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let range = text.split_once("..").or_else(|| text.split_once(':'));
+    let good = range.map_or(digits(text), |(least, most)| digits(least) && digits(most));
+    good.then(|| text.to_owned()).ok_or_else(|| "write it as 4, or as 2..4".to_owned())
 }
 
 fn parse_override(text: &str) -> Result<(String, String), String> {
@@ -571,6 +581,14 @@ pub enum NodeCommand {
         #[arg(long, conflicts_with = "deadline")]
         stop_jobs: bool,
     },
+    /// Give labels to a node, which jobs can ask for; KEY- takes one back
+    Label {
+        /// Id or name of the node
+        node: String,
+        /// KEY=VALUE goes before the agent's label of that key; KEY- lets the agent's show again
+        #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = parse_label)]
+        labels: Vec<LabelChange>,
+    },
     /// Take a node back into use after a cordon or a drain
     Resume {
         /// Id or name of the node
@@ -583,6 +601,63 @@ pub enum NodeCommand {
         /// Do it without a question
         #[arg(short, long)]
         yes: bool,
+    },
+}
+
+/// A label that is given, or taken back (`None`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelChange {
+    pub key: String,
+    pub value: Option<String>,
+}
+
+fn parse_label(text: &str) -> Result<LabelChange, String> {
+    let change = match text.split_once('=') {
+        Some((key, value)) => Some((key, Some(value.to_owned()))),
+        None => text.strip_suffix('-').map(|key| (key, None)),
+    };
+    match change {
+        Some((key, value)) if !key.is_empty() => Ok(LabelChange { key: key.to_owned(), value }),
+        _ => Err("write KEY=VALUE to give a label, KEY- to take it back".to_owned()),
+    }
+}
+
+/// `gangline pool`.
+#[derive(Debug, ClapArgs)]
+pub struct Pool {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: PoolCommand,
+}
+
+/// The commands of `gangline pool`.
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// List pools: nodes, GPUs, and who waits
+    Ls,
+    /// Show a pool and its nodes
+    Show {
+        /// Name of the pool
+        pool: String,
+    },
+    /// Make or describe a pool, and move nodes; for operators
+    Set {
+        /// Name of the pool
+        pool: String,
+        /// What it is, for people; makes the pool when there is none of this name
+        #[arg(long, value_name = "TEXT")]
+        description: Option<String>,
+        /// Node that moves here; what runs there runs on (repeatable)
+        #[arg(long, value_name = "NODE")]
+        add: Vec<String>,
+        /// Node that was moved here and goes back to the pool of its token or agent (repeatable)
+        #[arg(long, value_name = "NODE")]
+        remove: Vec<String>,
+    },
+    /// Delete a pool that no node is in and no live job names; for operators
+    Rm {
+        /// Name of the pool
+        pool: String,
     },
 }
 

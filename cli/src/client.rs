@@ -189,6 +189,17 @@ impl Client {
         self.send(request).await.map(drop)
     }
 
+    /// PATCH a JSON text; the answer is JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn patch(&self, path: &[&str], body: String) -> Result<Value, CliError> {
+        let request = self.request(Method::PATCH, path, &[]).timeout(ANSWER_TIMEOUT);
+        let request = request.header(CONTENT_TYPE, "application/json").body(body);
+        let response = self.send(request.header(ACCEPT, "application/json")).await?;
+        self.read_json(response).await
+    }
+
     /// Sends bytes; the answer is JSON.
     ///
     /// # Errors

@@ -206,13 +206,21 @@ fn own_overrides(options: &SpecOptions) -> Vec<(String, String)> {
     };
     // A JSON string is a YAML string, so that no text turns into something else.
     put("name", options.name.as_ref().map(|name| json!(name).to_string()));
-    put("resources.nnodes", options.nnodes.map(|n| n.to_string()));
+    put("resources.nnodes", options.nnodes.clone());
     put("resources.gpus_per_node", options.gpus.map(|n| n.to_string()));
     put("queue.priority", options.priority.map(|priority| priority.to_string()));
     put("cluster", options.on.as_ref().map(|cluster| json!(cluster).to_string()));
-    put("resources.pool", options.pool.as_ref().map(|pool| json!(pool).to_string()));
+    put("resources.pool", options.pool.as_deref().map(pools));
     out.extend(options.set.iter().cloned());
     out
+}
+
+/// One pool, or several with commas between them.
+fn pools(text: &str) -> String {
+    match text.split(',').collect::<Vec<_>>().as_slice() {
+        [pool] => json!(pool).to_string(),
+        pools => json!(pools).to_string(),
+    }
 }
 
 /// Parse `source` with `command` as the entrypoint unless that is empty. A command takes the
@@ -286,9 +294,9 @@ mod tests {
         let (_dir, path) = file("name: a\nresources: {nnodes: 2, pool: x}\nenv: {A: 1}\nrun: hi\n");
         let options = SpecOptions {
             name: Some("b".to_owned()),
-            nnodes: Some(3),
+            nnodes: Some("3..5".to_owned()),
             gpus: Some(8),
-            pool: Some("1e3".to_owned()),
+            pool: Some("1e3,b".to_owned()),
             env: words(&["A=1e-6: {x", "B"]),
             set: vec![("resources.gpus_per_node".to_owned(), "4".to_owned())],
             ..SpecOptions::default()
@@ -297,8 +305,11 @@ mod tests {
         let spec =
             prepare(&input, &options, |name| (name == "B").then(|| "two".into())).unwrap().spec;
         assert_eq!(spec.name.as_deref(), Some("b"));
-        assert_eq!((spec.resources.nnodes, spec.resources.gpus_per_node), (3, 4));
-        assert_eq!(spec.resources.pool.as_deref(), Some("1e3"));
+        assert_eq!(
+            (spec.resources.nnodes_text().as_str(), spec.resources.gpus_per_node),
+            ("3..5", 4)
+        );
+        assert_eq!(spec.resources.pools, ["1e3", "b"]);
         let env: Vec<_> = spec.resolved_env().collect();
         assert_eq!(env, [("A", "1e-6: {x"), ("B", "two")]);
         assert_eq!(spec.entrypoint, Entrypoint::Script("hi".to_owned()));

@@ -86,8 +86,10 @@ pub struct Job {
     pub cluster: Option<String>,
     pub usage: Option<ClusterUsage>,
     pub nnodes: Option<u64>,
+    pub nnodes_min: Option<u64>,
+    pub nnodes_max: Option<u64>,
     pub gpus_per_node: Option<u64>,
-    pub pool: Option<String>,
+    pub pools: Vec<String>,
     pub submitted: Option<String>,
     pub started: Option<String>,
     pub ended: Option<String>,
@@ -117,6 +119,24 @@ impl Job {
     /// GPUs of the whole gang.
     pub fn gpus(&self) -> Option<u64> {
         self.nnodes?.checked_mul(self.gpus_per_node?)
+    }
+
+    /// Its number of nodes; `2..4` while an elastic job has none.
+    pub fn nodes_text(&self) -> String {
+        if self.nodes.is_empty() && self.nnodes_min != self.nnodes_max {
+            return self.wanted_nodes();
+        }
+        self.nnodes.map_or_else(|| "-".to_owned(), |nodes| nodes.to_string())
+    }
+
+    /// The number of nodes that it asks for: `4`, or `2..4`.
+    pub fn wanted_nodes(&self) -> String {
+        let least = self.nnodes_min.or(self.nnodes);
+        match (least, self.nnodes_max) {
+            (Some(least), Some(most)) if most > least => format!("{least}..{most}"),
+            (Some(nodes), _) => nodes.to_string(),
+            (None, _) => "-".to_owned(),
+        }
     }
 
     /// Whether the job has ended for good.
@@ -215,6 +235,10 @@ pub struct Node {
     pub cordon: Option<Cordon>,
     pub drain: Option<Drain>,
     pub pool: Option<String>,
+    pub pool_by: Option<String>,
+    pub labels: std::collections::BTreeMap<String, String>,
+    pub agent_labels: std::collections::BTreeMap<String, String>,
+    pub operator_labels: std::collections::BTreeMap<String, String>,
     pub roles: Vec<String>,
     pub address: Option<String>,
     pub gpus: Vec<Gpu>,
@@ -234,6 +258,36 @@ pub struct Node {
     pub members: Vec<Member>,
     pub history: Vec<Transition>,
     pub host: Option<HostSample>,
+}
+
+/// A pool.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Pool {
+    pub name: String,
+    pub description: String,
+    pub set_by: Option<String>,
+    pub set: Option<String>,
+    pub nodes: u64,
+    pub nodes_open: u64,
+    pub gpus: u64,
+    pub gpus_in_use: u64,
+    pub gpus_free: u64,
+    pub gpu_models: std::collections::BTreeMap<String, u64>,
+    pub jobs_waiting: u64,
+    pub members: Vec<PoolNode>,
+}
+
+/// A node of a pool.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PoolNode {
+    pub name: String,
+    pub state: String,
+    pub pool_by: Option<String>,
+    pub gpus_total: Option<u64>,
+    pub gpus_in_use: Option<u64>,
+    pub labels: std::collections::BTreeMap<String, String>,
 }
 
 /// Why a node takes no new work.
@@ -325,7 +379,7 @@ mod tests {
     #[test]
     fn answers_may_lack_and_add_fields() {
         let job: Job = read(&json!({
-            "id": "j-1", "pool": null, "nnodes": 2, "gpus_per_node": 8, "new_field": [1],
+            "id": "j-1", "cluster": null, "nnodes": 2, "gpus_per_node": 8, "new_field": [1],
             "attempt_list": [{"number": 1, "driver": null, "ray_nodes": [null, {"member": 3}]}],
         }))
         .unwrap();

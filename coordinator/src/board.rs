@@ -12,6 +12,7 @@ use crate::core::effect::{Effects, Seen, Write};
 use crate::core::gang::Gang;
 use crate::core::job::{Attempt, Job, JobState};
 use crate::core::node::Node;
+use crate::core::pools::PoolRecord;
 use crate::core::projects::ProjectRecord;
 use crate::core::secrets::SecretRecord;
 
@@ -53,6 +54,7 @@ struct Inner {
     /// By project and name.
     secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
     projects: BTreeMap<String, ProjectRecord>,
+    pools: BTreeMap<String, PoolRecord>,
 }
 
 impl Inner {
@@ -97,6 +99,12 @@ impl Inner {
             }
             Write::Project(project) => {
                 self.projects.insert(project.name.clone(), project.clone());
+            }
+            Write::Pool(pool) => {
+                self.pools.insert(pool.name.clone(), pool.clone());
+            }
+            Write::ForgetPool { name } => {
+                self.pools.remove(name);
             }
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project.clone(), name.clone()));
@@ -157,7 +165,8 @@ impl Board {
         let join_tokens = core.join_tokens().cloned().map(Write::JoinToken);
         let secrets = core.secrets().cloned().map(Write::Secret);
         let projects = core.projects().cloned().map(Write::Project);
-        let tokens = tokens.chain(join_tokens).chain(secrets).chain(projects);
+        let pools = core.pools().cloned().map(Write::Pool);
+        let tokens = tokens.chain(join_tokens).chain(secrets).chain(projects).chain(pools);
         for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
             inner.take(&write);
         }
@@ -264,11 +273,9 @@ impl Board {
     pub fn common_version(&self, program: &str, pool: Option<&str>) -> Option<String> {
         let inner = self.read();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-        let inventories = inner.nodes.values().filter(|node| !node.revoked);
-        for inventory in inventories.filter_map(|node| node.inventory.as_ref()) {
-            if pool.is_some_and(|pool| pool != inventory.pool) {
-                continue;
-            }
+        let nodes = inner.nodes.values().filter(|node| !node.revoked);
+        let of_pool = nodes.filter(|node| pool.is_none() || node.pool() == pool);
+        for inventory in of_pool.filter_map(|node| node.inventory.as_ref()) {
             let versions = inventory.versions.iter().filter(|(name, _)| name == program);
             for (_, version) in versions.filter(|(_, version)| !version.is_empty()) {
                 *counts.entry(version).or_default() += 1;
@@ -276,6 +283,11 @@ impl Board {
         }
         let most = counts.into_iter().max_by_key(|(version, count)| (*count, *version));
         most.map(|(version, _)| version.to_owned())
+    }
+
+    /// The pools that were declared, by name.
+    pub fn declared_pools(&self) -> BTreeMap<String, PoolRecord> {
+        self.read().pools.clone()
     }
 
     /// A token of the API by the SHA-256 of its text.

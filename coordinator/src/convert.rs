@@ -5,6 +5,7 @@ use gangline_common::wire::v1;
 use crate::core::event::{EntrypointFact, GangFacts, GuestFact, GuestWord, Report};
 use crate::core::gang::{End, EndHow, Phase};
 use crate::core::job::{RayDriver, RayFacts, RayNode};
+use crate::core::maintenance::NODE_LABEL_LIMIT;
 use crate::core::node::{Gpu, Inventory};
 
 /// Longest text that is taken from an agent into a record.
@@ -36,7 +37,12 @@ pub fn inventory(wire: v1::NodeInventory) -> Inventory {
         head_role: wire.roles.contains(&v1::NodeRole::Head),
         worker_role: wire.roles.contains(&v1::NodeRole::Worker),
         pool: wire.pool.map_or_else(|| "default".to_owned(), clip),
-        labels: wire.labels,
+        labels: wire
+            .labels
+            .into_iter()
+            .take(NODE_LABEL_LIMIT)
+            .map(|(key, value)| (clip(key), clip(value)))
+            .collect(),
         address: wire.address,
         boot_id: wire.boot_id,
         network_namespace: wire.network_namespace,

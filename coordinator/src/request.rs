@@ -9,6 +9,7 @@ use gangline_spec::{
 };
 
 use crate::core::job::{Argument, JobKind, JobRequest, Launcher, Piece};
+use crate::core::topology::Topology;
 use crate::paths::{ResolvedPaths, trimmed};
 
 /// Whose job a request is.
@@ -39,10 +40,14 @@ pub fn job_request(
         priority: spec.priority.0,
         cluster: spec.cluster.clone(),
         nnodes: spec.resources.nnodes,
+        nnodes_max: spec.resources.most_nodes(),
         gpus_per_node: spec.resources.gpus_per_node,
         cpus_milli: spec.resources.cpus_per_node.map(milli),
         memory_bytes: spec.resources.memory_per_node,
-        pool: spec.resources.pool.clone(),
+        pools: spec.resources.pools.clone(),
+        node_labels: spec.resources.labels.clone(),
+        exclusive: spec.resources.exclusive,
+        topology: spec.resources.topology.map(topology),
         gpu_models: spec.resources.gpu.clone(),
         exclude_nodes: spec.resources.exclude_nodes.clone(),
         launcher,
@@ -61,6 +66,15 @@ pub fn job_request(
         min_runtime_ms: spec.min_runtime.map(millis),
         spec_json: spec.canonical_json(),
         submit_command,
+    }
+}
+
+fn topology(wanted: gangline_spec::Topology) -> Topology {
+    match wanted {
+        gangline_spec::Topology::Rack => Topology::Rack,
+        gangline_spec::Topology::Rail => Topology::Rail,
+        gangline_spec::Topology::Leaf => Topology::Leaf,
+        gangline_spec::Topology::NvlDomain => Topology::NvlDomain,
     }
 }
 
@@ -232,6 +246,13 @@ mod tests {
         let env: BTreeMap<_, _> = request.env.into_iter().collect();
         assert_eq!(env["MLFLOW_TRACKING_URI"], "http://m:5000");
         assert_eq!(env["MLFLOW_EXPERIMENT_NAME"], "rlhf");
+    }
+
+    #[test]
+    fn the_words_of_topology_are_the_keys_of_labels() {
+        for wanted in gangline_spec::Topology::ALL {
+            assert_eq!(topology(wanted).label(), wanted.word());
+        }
     }
 
     #[test]

@@ -68,6 +68,7 @@ fn all_or_nothing_waits_in_order_and_says_why() {
 #[test]
 fn a_job_that_the_fleet_cannot_hold_says_why_and_holds_back_nobody() {
     let mut fleet = two_workers();
+    fleet.declare_pool("h1oo");
     let wishes = [
         ("wide", COMMAND.replace("nnodes: 2", "nnodes: 3"), "2 of 2 would do if they were free"),
         (

@@ -18,12 +18,13 @@ use records::{Golden, Value, values};
 
 /// Layout and checksum come before the body.
 const HEAD: usize = 5;
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "join_tokens",
     "api_tokens",
     "secrets",
     "projects",
     "usage",
+    "pools",
     "idempotency",
     "nodes",
     "jobs",

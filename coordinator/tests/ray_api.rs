@@ -272,7 +272,7 @@ async fn the_size_of_the_gang_comes_from_many_places() {
         let answer: Value = serde_json::from_str(&answer).unwrap();
         let path = format!("/api/v1/jobs/{}", answer["job_id"].as_str().unwrap());
         let job = fixture.get(&path, ALICE).await;
-        let got = json!([job["nnodes"], job["gpus_per_node"], job["pool"]]);
+        let got = json!([job["nnodes"], job["gpus_per_node"], job["pools"][0]]);
         assert_eq!(got, expected, "{prefix} {body}");
     }
     for (prefix, body, word) in [

@@ -164,11 +164,26 @@ impl Resources {
         let mut out = Object::default();
         out.put("cpus_per_node", self.cpus_per_node.map(|v| json!(v)));
         out.put("exclude_nodes", not_empty(json!(self.exclude_nodes)));
+        out.put("exclusive", self.exclusive.map(|v| json!(v)));
         out.put("gpu", not_empty(json!(self.gpu)));
         out.put("gpus_per_node", Some(json!(self.gpus_per_node)));
         out.put("memory_per_node", self.memory_per_node.map(|v| json!(units::write_size(v))));
-        out.put("nnodes", Some(json!(self.nnodes)));
-        out.put("pool", self.pool.as_ref().map(|v| json!(v)));
+        out.put("labels", not_empty(json!(self.labels)));
+        out.put(
+            "nnodes",
+            Some(match self.nnodes_max {
+                Some(_) => json!(self.nnodes_text()),
+                None => json!(self.nnodes),
+            }),
+        );
+        out.put(
+            "pool",
+            match self.pools.as_slice() {
+                [pool] => Some(json!(pool)),
+                pools => not_empty(json!(pools)),
+            },
+        );
+        out.put("topology", self.topology.map(|v| json!(v.word())));
         out.finish()
     }
 }

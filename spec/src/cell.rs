@@ -9,6 +9,7 @@ use crate::arguments::Argument;
 use crate::error::{Code, Problems, quoted};
 use crate::fields;
 use crate::job::LauncherKind;
+use crate::nodes::range_ends;
 use crate::priority::{PRIORITY_WORDS, Priority};
 use crate::reader::Reader;
 use crate::suggest::nearest;
@@ -143,17 +144,23 @@ impl<'a> Cell<'a> {
         validate::check_count(&self.pointer, value, range, out)
     }
 
-    pub(crate) fn nnodes(&self, out: &mut Problems) -> Option<u32> {
-        if self.scalar().is_some_and(|scalar| is_range(&scalar.text)) {
-            out.value(
-                Code::NOT_YET,
-                &self.pointer,
-                "a range of nodes is not built yet",
-                Some("give one number".to_owned()),
-            );
+    /// A number of nodes, or the least and the most of an elastic gang: `2..4`, `2:4`.
+    pub(crate) fn nnodes(&self, out: &mut Problems) -> Option<(u32, Option<u32>)> {
+        let ends = self.scalar().and_then(|scalar| range_ends(&scalar.text));
+        let Some((least, most)) = ends else {
+            return self.count(&validate::NNODES, out).map(|nodes| (nodes, None));
+        };
+        let mut end = |text: &str| {
+            // What does not fit is out of range, whatever it is.
+            let number = text.parse::<i128>().unwrap_or(i128::MAX);
+            validate::check_count(&self.pointer, number, &validate::NNODES, out)
+        };
+        let (least, most) = (end(least)?, end(most)?);
+        if least > most {
+            self.wrong("a range from the least to the most", None, out);
             return None;
         }
-        self.count(&validate::NNODES, out)
+        Some((least, Some(most).filter(|most| *most > least)))
     }
 
     pub(crate) fn number(&self, out: &mut Problems) -> Option<f64> {
@@ -187,19 +194,6 @@ impl<'a> Cell<'a> {
     pub(crate) fn unit_hint(&self) -> Option<&'static str> {
         let scalar = self.scalar()?;
         matches!(scalar.kind, ScalarKind::Int(_)).then_some("the unit is missing")
-    }
-
-    pub(crate) fn pool(&self, out: &mut Problems) -> Option<String> {
-        if matches!(self.node.value, Value::List(_)) {
-            out.value(
-                Code::NOT_YET,
-                &self.pointer,
-                "a list of pools is not built yet",
-                Some("name one pool".to_owned()),
-            );
-            return None;
-        }
-        self.text(out)
     }
 
     pub(crate) fn launcher_kind(&self, out: &mut Problems) -> Option<LauncherKind> {
@@ -323,13 +317,4 @@ impl<'a> Cell<'a> {
 fn listed(words: &[&str]) -> String {
     let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
     words.join(", ")
-}
-
-/// `2..4`, and torchrun's `2:4`.
-fn is_range(text: &str) -> bool {
-    let digits = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_digit());
-    ["..", ":"]
-        .iter()
-        .filter_map(|separator| text.split_once(separator))
-        .any(|(low, high)| digits(low) && digits(high))
 }

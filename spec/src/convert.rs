@@ -7,6 +7,7 @@ use crate::entrypoint;
 use crate::error::{Code, Problems, quoted};
 use crate::fields;
 use crate::job::{Checkpoint, JobSpec, Kind, Launcher, Resources};
+use crate::nodes::Topology;
 use crate::reader::Reader;
 use crate::suggest::nearest;
 use crate::table::KINDS;
@@ -132,7 +133,7 @@ fn read_idle_stop(top: &Reader<'_>, spec: &mut JobSpec, out: &mut Problems) {
 fn read_resources(section: &Reader<'_>, out: &mut Problems) -> Resources {
     let mut resources = Resources::default();
     if let Some(nnodes) = section.get("nnodes").and_then(|cell| cell.nnodes(out)) {
-        resources.nnodes = nnodes;
+        (resources.nnodes, resources.nnodes_max) = nnodes;
     }
     if let Some(cell) = section.get("gpus_per_node")
         && let Some(gpus) = cell.count(&validate::GPUS_PER_NODE, out)
@@ -143,13 +144,22 @@ fn read_resources(section: &Reader<'_>, out: &mut Problems) -> Resources {
     resources.cpus_per_node = cpus.and_then(|cell| cell.number(out));
     let memory = section.get("memory_per_node");
     resources.memory_per_node = memory.and_then(|cell| cell.size(out));
-    resources.pool = section.get("pool").and_then(|cell| cell.pool(out));
+    if let Some(pools) = section.get("pool").and_then(|cell| cell.one_or_more(out)) {
+        resources.pools = pools;
+    }
+    if let Some(labels) = section.get("labels") {
+        resources.labels = labels.labels(out);
+    }
     if let Some(models) = section.get("gpu").and_then(|cell| cell.one_or_more(out)) {
         resources.gpu = models;
     }
     if let Some(nodes) = section.get("exclude_nodes").and_then(|cell| cell.texts(out)) {
         resources.exclude_nodes = nodes;
     }
+    resources.exclusive = section.get("exclusive").and_then(|cell| cell.boolean(out));
+    let topology = section.get("topology").and_then(|cell| cell.word(&Topology::WORDS, out));
+    let topology = topology.and_then(|word| word.checked_sub(1)); // `none` is the first
+    resources.topology = topology.and_then(|index| Topology::ALL.get(index).copied());
     resources
 }
 

@@ -42,6 +42,8 @@ pub(crate) enum Shape {
     Size,
     Bool,
     Count(RangeInclusive<u32>),
+    /// Two numbers with `..` or `:` between them.
+    CountRange,
     Number(RangeInclusive<f64>),
     /// One of a closed set of words.
     Words(&'static [&'static str]),

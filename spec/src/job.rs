@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::arguments::Argument;
 use crate::code::{CodeSpec, Reward};
 use crate::error::{Code, Problems, SpecErrors};
+use crate::nodes::Topology;
 use crate::priority::Priority;
 use crate::tracking::Tracking;
 use crate::tree::join;
@@ -97,28 +98,52 @@ impl Kind {
 /// The size of a gang and of its share of each node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Resources {
-    /// Number of nodes, at least 1.
+    /// Number of nodes, at least 1; the least of an elastic gang.
     pub nnodes: u32,
+    /// Most nodes of an elastic gang, at least `nnodes`; `None` for exactly `nnodes`.
+    pub nnodes_max: Option<u32>,
     /// Whole GPUs on each node; 0 is a CPU job.
     pub gpus_per_node: u32,
     /// CPUs on each node; `None` for the default share.
     pub cpus_per_node: Option<f64>,
     /// Bytes of memory on each node; `None` for the default share.
     pub memory_per_node: Option<u64>,
-    /// The pool to place in; `None` for any.
-    pub pool: Option<String>,
+    /// The pools to place in, any of them; empty for every pool.
+    pub pools: Vec<String>,
+    /// Labels that a node must have.
+    pub labels: BTreeMap<String, String>,
     /// GPU models of which any will do; empty for every model.
     pub gpu: Vec<String>,
     /// Nodes not to place on.
     pub exclude_nodes: Vec<String>,
+    /// Whether the gang shares its nodes with no other; `None` for yes where it takes all GPUs of a
+    /// node.
+    pub exclusive: Option<bool>,
+    /// What its nodes should have in common; `None` for nothing.
+    pub topology: Option<Topology>,
 }
 
 impl Resources {
-    /// GPUs of the whole gang; `None` when the product does not fit, which a validated spec
+    /// The most nodes that the gang may have.
+    #[must_use]
+    pub fn most_nodes(&self) -> u32 {
+        self.nnodes_max.unwrap_or(self.nnodes)
+    }
+
+    /// The number of nodes as the spec writes it: `4`, or `2..4`.
+    #[must_use]
+    pub fn nnodes_text(&self) -> String {
+        match self.nnodes_max {
+            Some(most) => format!("{}..{most}", self.nnodes),
+            None => self.nnodes.to_string(),
+        }
+    }
+
+    /// The most GPUs of the whole gang; `None` when the product does not fit, which a validated spec
     /// rules out.
     #[must_use]
     pub fn total_gpus(&self) -> Option<u32> {
-        self.nnodes.checked_mul(self.gpus_per_node)
+        self.most_nodes().checked_mul(self.gpus_per_node)
     }
 }
 
@@ -126,12 +151,16 @@ impl Default for Resources {
     fn default() -> Self {
         Self {
             nnodes: 1,
+            nnodes_max: None,
             gpus_per_node: 0,
             cpus_per_node: None,
             memory_per_node: None,
-            pool: None,
+            pools: Vec::new(),
+            labels: BTreeMap::new(),
             gpu: Vec::new(),
             exclude_nodes: Vec::new(),
+            exclusive: None,
+            topology: None,
         }
     }
 }

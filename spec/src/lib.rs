@@ -29,6 +29,7 @@ mod error;
 mod fields;
 mod import;
 mod job;
+mod nodes;
 mod overrides;
 mod priority;
 mod reader;
@@ -55,6 +56,7 @@ pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
     Expansion, JobSpec, Kind, Launcher, LauncherKind, Resources, resolve_env,
 };
+pub use nodes::Topology;
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;
 pub use schema::{Names, schema};

@@ -105,6 +105,9 @@ fn shape(of: &Shape, fleet: &Fleet<'_>) -> Value {
         Shape::Count(range) => {
             json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() })
         }
+        Shape::CountRange => {
+            json!({ "type": "string", "pattern": "^[1-9][0-9]*(\\.\\.|:)[1-9][0-9]*$" })
+        }
         Shape::Number(range) => {
             json!({ "type": "number", "minimum": range.start(), "maximum": range.end() })
         }

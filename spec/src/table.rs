@@ -4,6 +4,7 @@
 use crate::code::GIT_WORDS;
 use crate::fields::{Field, Section, Shape, Status};
 use crate::job::LauncherKind;
+use crate::nodes::Topology;
 use crate::priority::PRIORITY_WORDS;
 use crate::tracking::WandbMode;
 use crate::validate;
@@ -135,7 +136,12 @@ pub(crate) static TOP: Section = Section {
 pub(crate) static RESOURCES: Section = Section {
     name: "resources",
     fields: &[
-        built("nnodes", Shape::Count(validate::NNODES), "Nodes of the gang.").default("1"),
+        built(
+            "nnodes",
+            Shape::OneOf(&[Shape::Count(validate::NNODES), Shape::CountRange]),
+            "Nodes of the gang; `2..4` is an elastic gang, which starts with at least 2.",
+        )
+        .default("1"),
         built(
             "gpus_per_node",
             Shape::Count(validate::GPUS_PER_NODE),
@@ -152,18 +158,33 @@ pub(crate) static RESOURCES: Section = Section {
             Shape::Size,
             "Memory on each node; when absent, the share of the GPUs.",
         ),
-        built("pool", Shape::Pool, "The pool to place in; when absent, any."),
+        built(
+            "pool",
+            Shape::OneOf(&[Shape::Pool, Shape::List(&Shape::Pool)]),
+            "The pool to place in, or pools of which any will do; when absent, any.",
+        ),
         built(
             "gpu",
             Shape::OneOf(&[Shape::GpuModel, Shape::List(&Shape::GpuModel)]),
             "GPU models, any of which will do.",
         ),
-        instead("labels", "name a `pool` of these nodes"),
+        built("labels", Shape::Map(&Shape::Text), "Labels that a node must have."),
         built("exclude_nodes", Shape::List(&Shape::Text), "Nodes not to place on."),
-        later("topology"),
+        built(
+            "topology",
+            Shape::Words(&Topology::WORDS),
+            "What the nodes should have in common, by their label of this name, when that costs no \
+             waiting.",
+        )
+        .default("\"none\""),
         later("shm"),
         later("disk"),
-        later("exclusive"),
+        built(
+            "exclusive",
+            Shape::Bool,
+            "Whole nodes, shared with no other gang; when absent, yes where all GPUs of a node are \
+             asked.",
+        ),
         later("ray_resources"),
     ],
 };

@@ -1,6 +1,7 @@
 //! The checks on values: ranges, forms and sizes. They work on the typed spec, so that one made
 //! by a program passes the same ones as one read from a text.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -58,7 +59,7 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
         check_nul("/description", text, out);
         check_bytes("/description", text.len(), MAX_DESCRIPTION_BYTES, out);
     }
-    check_labels(spec, out);
+    check_label_map("/labels", &spec.labels, out);
     check_resources(&spec.resources, out);
     check_range(
         "/launcher/start_timeout",
@@ -167,16 +168,29 @@ fn check_guest(spec: &JobSpec, out: &mut Problems) {
         out.value(Code::CONFLICT, "/launcher/type", message, Some(hint));
     }
     let resources = &spec.resources;
+    check_guest_size(resources, out);
     let given = [
-        ("/resources/pool", resources.pool.is_some()),
+        ("/resources/pool", !resources.pools.is_empty()),
+        ("/resources/labels", !resources.labels.is_empty()),
         ("/resources/gpu", !resources.gpu.is_empty()),
         ("/resources/exclude_nodes", !resources.exclude_nodes.is_empty()),
+        ("/resources/exclusive", resources.exclusive.is_some()),
+        ("/resources/topology", resources.topology.is_some()),
         ("/resources/memory_per_node", resources.memory_per_node.is_some()),
     ];
     for (pointer, _) in given.iter().filter(|(_, given)| *given) {
         let message = "the nodes of a cluster are given already".to_owned();
         let hint = "leave it out, or leave out `cluster` for a gang of its own".to_owned();
         out.key(Code::CONFLICT, pointer, message, Some(hint));
+    }
+}
+
+/// A range is for a gang of one's own: what a job takes of a cluster is one size.
+fn check_guest_size(resources: &Resources, out: &mut Problems) {
+    if resources.nnodes_max.is_some() {
+        let message = "a job on a cluster has one number of nodes";
+        let hint = format!("write {}, for example", resources.nnodes);
+        out.value(Code::CONFLICT, "/resources/nnodes", message, Some(hint));
     }
 }
 
@@ -237,17 +251,13 @@ fn check_secrets(spec: &JobSpec, out: &mut Problems) {
     }
 }
 
-fn check_labels(spec: &JobSpec, out: &mut Problems) {
-    if spec.labels.len() > MAX_LABELS {
-        out.key(
-            Code::TOO_LARGE,
-            "/labels",
-            format!("{} labels; at most {MAX_LABELS}", spec.labels.len()),
-            None,
-        );
+fn check_label_map(pointer: &str, labels: &BTreeMap<String, String>, out: &mut Problems) {
+    if labels.len() > MAX_LABELS {
+        let message = format!("{} labels; at most {MAX_LABELS}", labels.len());
+        out.key(Code::TOO_LARGE, pointer, message, None);
     }
-    for (key, value) in &spec.labels {
-        let pointer = join("/labels", key);
+    for (key, value) in labels {
+        let pointer = join(pointer, key);
         if !is_label(key) {
             out.key(
                 Code::BAD_VALUE,
@@ -263,6 +273,10 @@ fn check_labels(spec: &JobSpec, out: &mut Problems) {
 
 fn check_resources(resources: &Resources, out: &mut Problems) {
     check_count("/resources/nnodes", resources.nnodes, &NNODES, out);
+    if let Some(most) = resources.nnodes_max {
+        let least = resources.nnodes.max(*NNODES.start());
+        check_count("/resources/nnodes", most, &(least..=*NNODES.end()), out);
+    }
     check_count("/resources/gpus_per_node", resources.gpus_per_node, &GPUS_PER_NODE, out);
     if resources.total_gpus().is_none() {
         out.value(
@@ -284,17 +298,20 @@ fn check_resources(resources: &Resources, out: &mut Problems) {
             out,
         );
     }
-    if let Some(pool) = &resources.pool {
-        check_form("/resources/pool", pool, is_label(pool), LABEL_FORM, out);
+    match resources.pools.as_slice() {
+        [pool] => check_form("/resources/pool", pool, is_label(pool), LABEL_FORM, out),
+        pools => check_names("/resources/pool", pools, out),
     }
-    for (pointer, names) in
-        [("/resources/gpu", &resources.gpu), ("/resources/exclude_nodes", &resources.exclude_nodes)]
-    {
-        check_items(pointer, names.len(), out);
-        for (index, name) in names.iter().enumerate() {
-            let item = join(pointer, &index.to_string());
-            check_form(&item, name, is_label(name), LABEL_FORM, out);
-        }
+    check_label_map("/resources/labels", &resources.labels, out);
+    check_names("/resources/gpu", &resources.gpu, out);
+    check_names("/resources/exclude_nodes", &resources.exclude_nodes, out);
+}
+
+fn check_names(pointer: &str, names: &[String], out: &mut Problems) {
+    check_items(pointer, names.len(), out);
+    for (index, name) in names.iter().enumerate() {
+        let item = join(pointer, &index.to_string());
+        check_form(&item, name, is_label(name), LABEL_FORM, out);
     }
 }
 

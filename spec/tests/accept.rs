@@ -66,12 +66,16 @@ fn every_field_arrives() {
         ),
         resources: Resources {
             nnodes: 4,
+            nnodes_max: None,
             gpus_per_node: 8,
             cpus_per_node: Some(1.5),
             memory_per_node: Some(512 << 30),
-            pool: Some("h100-a".to_owned()),
+            pools: vec!["h100-a".to_owned()],
             gpu: Vec::new(),
             exclude_nodes: Vec::new(),
+            labels: BTreeMap::new(),
+            exclusive: None,
+            topology: None,
         },
         launcher: Launcher { kind: LauncherKind::Command, start_timeout: Duration::from_secs(600) },
         workdir: Some("/opt/verl".to_owned()),
@@ -212,7 +216,7 @@ fn overrides_win_over_the_file() {
     let spec = parse_with_overrides(EVERY_FIELD, &overrides).unwrap();
     assert_eq!(spec.resources.nnodes, 9);
     assert_eq!(spec.resources.gpus_per_node, 8);
-    assert_eq!(spec.resources.pool.as_deref(), Some("b200"));
+    assert_eq!(spec.resources.pools, ["b200"]);
     assert_eq!(spec.env.get("NCCL_DEBUG"), Some(&Some("INFO".to_owned())));
     assert_eq!(spec.env.get("NEW"), Some(&Some("1.50".to_owned())));
     assert_eq!(spec.labels.get("a.b/c").map(String::as_str), Some("x"));

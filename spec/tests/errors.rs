@@ -37,9 +37,6 @@ fn each_error_has_code_pointer_and_position() {
         ("run: x\nkind: serve", "E0102", "/kind", 2, 7),
         ("run: x\nkind: notebook", "E0102", "/kind", 2, 7),
         ("run: x\nkind: pipeline", "E0102", "/kind", 2, 7),
-        ("run: x\nresources: {nnodes: 2..4}", "E0102", "/resources/nnodes", 2, 21),
-        ("run: x\nresources: {nnodes: '2:4'}", "E0102", "/resources/nnodes", 2, 21),
-        ("run: x\nresources: {pool: [a, b]}", "E0102", "/resources/pool", 2, 19),
         // Types and ranges.
         ("- a\n", "E0103", "", 0, 0),
         ("hello", "E0103", "", 0, 0),
@@ -59,6 +56,18 @@ fn each_error_has_code_pointer_and_position() {
         ("run: x\nlabels: {' a': 1}", "E0103", "/labels/ a", 2, 10),
         ("run: x\nresources: 4", "E0103", "/resources", 2, 12),
         ("run: x\nresources: {nnodes: 0}", "E0103", "/resources/nnodes", 2, 21),
+        ("run: x\nresources: {nnodes: 4..2}", "E0103", "/resources/nnodes", 2, 21),
+        ("run: x\nresources: {nnodes: 0..2}", "E0103", "/resources/nnodes", 2, 21),
+        ("run: x\nresources: {nnodes: '2:4097'}", "E0103", "/resources/nnodes", 2, 21),
+        ("run: x\nresources: {nnodes: 2..}", "E0103", "/resources/nnodes", 2, 21),
+        ("run: x\nresources: {nnodes: 2..99999999999}", "E0103", "/resources/nnodes", 2, 21),
+        ("run: x\nresources: {pool: [a, b c]}", "E0103", "/resources/pool/1", 2, 23),
+        ("run: x\nresources: {pool: {a: b}}", "E0103", "/resources/pool", 2, 19),
+        ("run: x\nresources: {labels: [rack]}", "E0103", "/resources/labels", 2, 21),
+        ("run: x\nresources: {labels: {rack: [a]}}", "E0103", "/resources/labels/rack", 2, 28),
+        ("run: x\nresources: {labels: {' a': 1}}", "E0103", "/resources/labels/ a", 2, 22),
+        ("run: x\nresources: {topology: racks}", "E0103", "/resources/topology", 2, 23),
+        ("run: x\nresources: {exclusive: 1}", "E0103", "/resources/exclusive", 2, 24),
         ("run: x\nresources: {nnodes: -1}", "E0103", "/resources/nnodes", 2, 21),
         ("run: x\nresources: {nnodes: 4097}", "E0103", "/resources/nnodes", 2, 21),
         ("run: x\nresources: {nnodes: 1e9}", "E0103", "/resources/nnodes", 2, 21),
@@ -164,7 +173,7 @@ nme: a
 resources:
   nnodes: 0
   gpus_per_node: -1
-  labels: {a: b}
+  shm: 1GiB
 env:
   1A: x
   B: 1
@@ -179,7 +188,7 @@ workdir: relative
             ("E0101", "/nme", 1, 1),
             ("E0103", "/resources/nnodes", 3, 11),
             ("E0103", "/resources/gpus_per_node", 4, 18),
-            ("E0102", "/resources/labels", 5, 3),
+            ("E0102", "/resources/shm", 5, 3),
             ("E0103", "/env/1A", 7, 3),
             ("E0108", "/env/B", 9, 3),
             ("E0102", "/queue/hold", 10, 9),

@@ -78,12 +78,13 @@ fn a_batch_script_becomes_a_spec() {
     assert_eq!((resources.nnodes, resources.gpus_per_node), (2, 8));
     assert_eq!(resources.cpus_per_node, Some(64.0));
     assert_eq!(resources.memory_per_node, Some(512 << 30));
-    assert_eq!(resources.pool.as_deref(), Some("train"));
+    assert_eq!(resources.pools, ["train"]);
     assert_eq!(spec.launcher.kind, LauncherKind::Torchrun);
     assert!(script(&spec).starts_with("exec /bin/bash /dev/fd/3 3<<'GANGLINE_SCRIPT'\n"));
     assert!(script(&spec).contains("\nsrun torchrun --nproc-per-node=8 train.py\n"));
     assert_eq!(spec.timeout, Some(Duration::from_secs(60 * 3600)));
     assert_eq!(spec.resources.gpu, ["h100"]);
+    assert_eq!(spec.resources.exclusive, Some(true));
     assert_eq!(spec.resources.exclude_nodes, ["gpu-01", "gpu-02"]);
 }
 
@@ -100,7 +101,6 @@ fn nothing_of_a_batch_script_is_dropped_in_silence() {
         "#   SLURM_UNHEARD_OF: no counterpart",
         "#   --output=logs/%j.out (line 12): ignored",
         "#   --dependency=afterok:123 (line 13): not built yet",
-        "#   --exclusive (line 14): whole nodes are not built yet",
         "#   --frobnicate=yes (line 15): not known here",
     ] {
         assert!(made.text.contains(said), "{said}\n{}", made.text);
@@ -112,7 +112,7 @@ fn nothing_of_a_batch_script_is_dropped_in_silence() {
              comments above `run`",
             "the script uses variables of Slurm: see the comments above `run`",
             "line 20: #SBATCH after the first command, which Slurm ignores too",
-            "not converted, see the comments at the end of the file: --dependency, --exclusive, \
+            "not converted, see the comments at the end of the file: --dependency, \
              --frobnicate",
         ]
     );

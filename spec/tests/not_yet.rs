@@ -44,11 +44,8 @@ const CASES: &[(&str, &str, &str)] = &[
     ("matrix", "matrix: {a: [1, 2]}", "/matrix"),
     ("max_parallel", "max_parallel: 1", "/max_parallel"),
     ("outputs", "outputs: {model: x}", "/outputs"),
-    ("resources.labels", "resources: {labels: {rail: '1'}}", "/resources/labels"),
-    ("resources.topology", "resources: {topology: rack}", "/resources/topology"),
     ("resources.shm", "resources: {shm: 256GiB}", "/resources/shm"),
     ("resources.disk", "resources: {disk: {path: /data, free: 2TiB}}", "/resources/disk"),
-    ("resources.exclusive", "resources: {exclusive: true}", "/resources/exclusive"),
     (
         "resources.ray_resources",
         "resources: {ray_resources: {trainer: 1}}",

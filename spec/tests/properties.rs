@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use gangline_spec::{
     Argument, Checkpoint, Entrypoint, Expansion, JobSpec, Launcher, LauncherKind, Mlflow,
-    Resources, TEMPLATE_VARIABLES, Tracking, Wandb, WandbMode, expand_variables, parse,
+    Resources, TEMPLATE_VARIABLES, Topology, Tracking, Wandb, WandbMode, expand_variables, parse,
     parse_resolved, parse_with_overrides,
 };
 use proptest::prelude::*;
@@ -114,14 +114,35 @@ fn resources() -> impl Strategy<Value = Resources> {
             1..=(64u64 << 40),
             (1..=65536u64).prop_map(|gib| gib << 30)
         ]),
-        proptest::option::of("[a-zA-Z0-9][a-zA-Z0-9._/-]{0,20}"),
+        constraints(),
+        0..=4096u32,
     )
-        .prop_map(|(nnodes, gpus_per_node, cpus_per_node, memory_per_node, pool)| Resources {
-            nnodes,
-            gpus_per_node,
-            cpus_per_node,
-            memory_per_node,
-            pool,
+        .prop_map(|(nnodes, gpus_per_node, cpus_per_node, memory_per_node, which, most)| {
+            Resources {
+                nnodes,
+                nnodes_max: Some(most).filter(|most| *most > nnodes),
+                gpus_per_node,
+                cpus_per_node,
+                memory_per_node,
+                ..which
+            }
+        })
+}
+
+/// What says which nodes will do.
+fn constraints() -> impl Strategy<Value = Resources> {
+    let name = "[a-zA-Z0-9][a-zA-Z0-9._/-]{0,20}";
+    (
+        proptest::collection::vec(name, 0..3),
+        proptest::collection::btree_map(name, text(), 0..3),
+        proptest::option::of(proptest::bool::ANY),
+        proptest::option::of(proptest::sample::select(Topology::ALL.to_vec())),
+    )
+        .prop_map(|(pools, labels, exclusive, topology)| Resources {
+            pools,
+            labels,
+            exclusive,
+            topology,
             ..Resources::default()
         })
 }

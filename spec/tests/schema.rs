@@ -35,13 +35,13 @@ fn the_schema_is_the_recorded_one() {
 fn the_names_of_the_fleet_are_completed_and_others_pass() {
     let here = of_a_fleet();
     let resources = &here["properties"]["resources"]["properties"];
-    assert_eq!(resources["pool"]["anyOf"][0]["enum"], json!(["h100-a", "h20"]));
+    assert_eq!(resources["pool"]["anyOf"][0]["anyOf"][0]["enum"], json!(["h100-a", "h20"]));
     assert_eq!(resources["gpu"]["anyOf"][0]["anyOf"][0]["enum"], json!(["H100"]));
     let here = jsonschema::draft7::new(&here).unwrap();
-    for pool in [json!("h20"), json!("h21")] {
+    for pool in [json!("h20"), json!("h21"), json!(["h20", "h21"])] {
         assert!(here.is_valid(&json!({ "run": "x", "resources": { "pool": pool } })));
     }
-    assert!(!here.is_valid(&json!({ "run": "x", "resources": { "pool": ["h20"] } })));
+    assert!(!here.is_valid(&json!({ "run": "x", "resources": { "pool": { "h20": 1 } } })));
 }
 
 #[test]
@@ -151,7 +151,10 @@ fn the_schema_agrees_with_the_parser() {
         "{run: x, grace_period: 5x}",
         "{run: x, launcher: {type: slurm}}",
         "{run: x, resources: {nnodes: 0}}",
-        "{run: x, resources: {nnodes: 2..4}}",
+        "{run: x, resources: {nnodes: 2..}}",
+        "{run: x, resources: {topology: racks}}",
+        "{run: x, resources: {exclusive: 1}}",
+        "{run: x, resources: {pool: {a: b}}}",
         "{run: x, resources: {gpus_per_node: 65}}",
         "{run: x, resources: {memory_per_node: 64}}",
         "{run: x, tracking: {wandb: {mode: on}}}",

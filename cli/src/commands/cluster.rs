@@ -42,7 +42,7 @@ pub(super) async fn list(client: &Client, all: bool, screen: &Screen) -> Result<
 }
 
 fn row(cluster: Job, now: Timestamp) -> Vec<String> {
-    let gpus = count(cluster.gpus());
+    let (nodes, gpus) = (cluster.nodes_text(), count(cluster.gpus()));
     let usage = cluster.usage.as_ref();
     let [free, jobs, waiting] = [
         count(usage.map(|usage| usage.gpus_free)),
@@ -54,7 +54,7 @@ fn row(cluster: Job, now: Timestamp) -> Vec<String> {
         cluster.name,
         cluster.user,
         cluster.state,
-        count(cluster.nnodes),
+        nodes,
         gpus,
         free,
         jobs,

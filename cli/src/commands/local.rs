@@ -20,7 +20,7 @@ pub(super) fn validate(args: &Validate, screen: &Screen) -> Result<u8, CliError>
             "{} is valid: {}, {} node(s) with {} GPU(s) each",
             crate::terminal::clean(&source.name),
             spec.launcher.kind.word(),
-            resources.nnodes,
+            resources.nnodes_text(),
             resources.gpus_per_node,
         ));
     }

@@ -12,6 +12,7 @@ mod local;
 mod login;
 mod logs;
 mod node;
+mod pool;
 mod project;
 mod ps;
 mod ray;
@@ -29,8 +30,8 @@ use std::io::Read;
 use serde_json::Value;
 
 use crate::args::{
-    Args, AuditCommand, ClusterCommand, Command, Globals, NodeCommand, Output, ProjectCommand,
-    SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
+    Args, AuditCommand, ClusterCommand, Command, Globals, NodeCommand, Output, PoolCommand,
+    ProjectCommand, SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
 };
 use crate::client::Client;
 use crate::config::{self, Settings};
@@ -110,10 +111,22 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
                 }
                 node::maintain(&client()?, &node, "drain", body, screen).await
             }
+            NodeCommand::Label { node, labels } => {
+                node::label(&client()?, &node, &labels, screen).await
+            }
             NodeCommand::Resume { node } => {
                 node::maintain(&client()?, &node, "resume", serde_json::json!({}), screen).await
             }
             NodeCommand::Revoke { node, yes } => node::revoke(&client()?, &node, yes, screen).await,
+        },
+        Command::Pool(args) => match args.command {
+            PoolCommand::Ls => pool::list(&client()?, screen).await,
+            PoolCommand::Show { pool } => pool::show(&client()?, &pool, screen).await,
+            PoolCommand::Set { pool, description, add, remove } => {
+                let change = pool::Change { description, add, remove };
+                pool::set(&client()?, &pool, &change, screen).await
+            }
+            PoolCommand::Rm { pool } => pool::delete(&client()?, &pool, screen).await,
         },
         Command::Audit(args) => match args.command {
             None => audit::list(&client()?, args.count, screen).await,

@@ -1,12 +1,15 @@
 //! `node`: the nodes of the cluster.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 
 use super::show::{history, members};
 use super::{bytes, check_selector, confirm, count, items, or_dash};
+use crate::args::LabelChange;
 use crate::client::{Client, Post, Repeat};
 use crate::durations::{local, short};
-use crate::errors::{CliError, exit};
+use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
 use crate::table::Table;
 use crate::terminal::clean;
@@ -22,6 +25,7 @@ const WIDE: &[&str] = &[
     "LIFECYCLE",
     "POOL",
     "ROLES",
+    "LABELS",
     "ADDRESS",
     "GPUS",
     "IN USE",
@@ -107,6 +111,7 @@ fn wide_row(node: &Node) -> Vec<String> {
         or_dash(Some(node.lifecycle.clone())),
         or_dash(node.pool.clone()),
         or_dash(Some(node.roles.join(","))),
+        or_dash(Some(labels(&node.labels))),
         or_dash(node.address.clone()),
     ];
     cells.extend(gpu_cells(node));
@@ -192,8 +197,14 @@ fn text(node: &Node) -> String {
     let gap = if reason.is_empty() { "" } else { "  " };
     line("state", &format!("{}{gap}{reason}", node.state));
     line("last word", &format!("{} ago", last_word(node)));
-    line("pool", &or_dash(node.pool.clone()));
+    let pool_by = node.pool_by.as_ref().map(|by| format!(" (by the {by})")).unwrap_or_default();
+    line("pool", &format!("{}{pool_by}", or_dash(node.pool.clone())));
     line("roles", &or_dash(Some(node.roles.join(" "))));
+    line("labels", &or_dash(Some(labels(&node.labels))));
+    if !node.operator_labels.is_empty() {
+        line("  operators'", &labels(&node.operator_labels));
+        line("  agent's", &or_dash(Some(labels(&node.agent_labels))));
+    }
     line("address", &or_dash(node.address.clone()));
     line("host name", &or_dash(node.hostname.clone()));
     line("agent", &or_dash(node.agent_version.clone()));
@@ -256,6 +267,42 @@ pub(super) async fn maintain(
         screen.line(
             format!("{}  {}  {}", changed.name, changed.state, reason(&changed)).trim_end(),
         )?;
+    }
+    Ok(exit::OK)
+}
+
+/// `rack=r12 rail=3`.
+pub(super) fn labels(labels: &BTreeMap<String, String>) -> String {
+    let pairs = labels.iter().map(|(key, value)| format!("{key}={value}"));
+    pairs.collect::<Vec<_>>().join(" ")
+}
+
+/// Give labels to a node, and take labels of operators back.
+pub(super) async fn label(
+    client: &Client,
+    node: &str,
+    changes: &[LabelChange],
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    check_selector("node", node)?;
+    let mut wanted = serde_json::Map::new();
+    for LabelChange { key, value } in changes {
+        if wanted.insert(key.clone(), json!(value)).is_some() {
+            let what = format!("label {key} is named twice");
+            return Err(CliError::new(exit::USAGE, code::USAGE, what).hint("keep one"));
+        }
+    }
+    let answer = client.patch(&["nodes", node], json!({ "labels": wanted }).to_string()).await?;
+    if screen.is_json() {
+        screen.json(&answer)?;
+    } else {
+        let changed: Node = view::read(&answer)?;
+        screen.line(&clean(&format!(
+            "{}  {}",
+            changed.name,
+            or_dash(Some(labels(&changed.labels)))
+        )))?;
+        screen.hint("jobs that start from now on see it; what runs there runs on");
     }
     Ok(exit::OK)
 }

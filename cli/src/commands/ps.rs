@@ -184,13 +184,13 @@ fn fill(table: &mut Table, jobs: &[Value], screen: &Screen) -> Result<(), CliErr
 }
 
 fn row(job: Job, now: Timestamp) -> Vec<String> {
-    let gpus = count(job.gpus());
+    let (nodes, gpus) = (job.nodes_text(), count(job.gpus()));
     vec![
         job.id,
         job.name,
         job.user,
         job.state,
-        count(job.nnodes),
+        nodes,
         gpus,
         or_dash(job.submitted.and_then(|time| age(&time, now))),
         job.reason,
@@ -198,7 +198,7 @@ fn row(job: Job, now: Timestamp) -> Vec<String> {
 }
 
 fn wide_row(job: Job, now: Timestamp) -> Vec<String> {
-    let gpus = count(job.gpus());
+    let (nnodes, gpus) = (job.nodes_text(), count(job.gpus()));
     let time = |time: &Option<String>| or_dash(time.as_deref().map(local));
     let times = [time(&job.submitted), time(&job.started), time(&job.ended)];
     let [submitted, started, ended] = times;
@@ -209,9 +209,9 @@ fn wide_row(job: Job, now: Timestamp) -> Vec<String> {
         job.project,
         job.state,
         job.launcher,
-        count(job.nnodes),
+        nnodes,
         gpus,
-        or_dash(job.pool),
+        or_dash(Some(job.pools.join(","))),
         count(job.attempts),
         or_dash(job.submitted.and_then(|time| age(&time, now))),
         submitted,

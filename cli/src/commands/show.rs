@@ -59,10 +59,13 @@ fn text(job: &Job) -> String {
 }
 
 fn needs(job: &Job) -> String {
-    let pool = job.pool.as_ref().map(|pool| format!(", pool {pool}")).unwrap_or_default();
+    let pool = match job.pools.is_empty() {
+        true => String::new(),
+        false => format!(", pool {}", job.pools.join(" or ")),
+    };
     format!(
         "{} node(s) with {} GPU(s) each, launcher {}{pool}",
-        count(job.nnodes),
+        job.wanted_nodes(),
         count(job.gpus_per_node),
         job.launcher,
     )

@@ -8,7 +8,7 @@ use crate::server::{Play, json as answer, problem};
 pub fn job(id: &str, name: &str, state: &str) -> Value {
     json!({
         "id": id, "name": name, "user": "alice", "project": "rlhf", "state": state,
-        "reason": "", "launcher": "ray", "nnodes": 2, "gpus_per_node": 8, "pool": "h100-a",
+        "reason": "", "launcher": "ray", "nnodes": 2, "gpus_per_node": 8, "pools": ["h100-a"],
         "submitted": "2099-01-02T03:04:05Z", "started": null, "ended": null, "attempts": 0,
         "exit_code": null, "directory": "/shared/jobs/j-7f3k2",
         "checkpoint_directory": "/shared/jobs/j-7f3k2/checkpoints", "nodes": [],
@@ -76,7 +76,9 @@ pub fn nodes() -> Value {
         {
             "id": "n-aaaaa", "name": "gpu-0203", "state": "busy", "reachability": "reachable",
             "lifecycle": "online", "cordon": null, "pool": "h100-a", "roles": ["head", "worker"],
-            "labels": {}, "address": "10.0.0.3",
+            "pool_by": "operator", "labels": {"rack": "r12", "rail": "1"},
+            "agent_labels": {"rack": "r1", "rail": "1"}, "operator_labels": {"rack": "r12"},
+            "address": "10.0.0.3",
             "gpus": [gpu(0, json!("j-7f3k2")), gpu(1, json!("j-7f3k2"))],
             "gpus_total": 2, "gpus_in_use": 2, "jobs": ["j-7f3k2"], "cpus": 64.0,
             "memory_bytes": 549_755_813_888_u64, "agent_version": "0.1.0", "last_word_ms_ago": 412,

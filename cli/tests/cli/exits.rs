@@ -343,3 +343,67 @@ fn nodes_are_taken_out_of_use_and_back() {
     assert_eq!(bodies[3], json!({"reason": "fan"}));
     assert_eq!(run(&server, &["node", "drain", "gpu-1"]).code, 2, "a reason is asked for");
 }
+
+#[test]
+fn nodes_get_labels_and_lose_them() {
+    let server = Server::start(|asked, _| match asked.line().as_str() {
+        "PATCH /api/v1/nodes/gpu-1" => {
+            answer(200, &json!({"name": "gpu-1", "labels": {"rack": "r12"}}))
+        }
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["node", "label", "gpu-1", "rack=r12", "note=a=b", "old-"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "gpu-1  rack=r12\n"), "{}", ended.stderr);
+    let body: serde_json::Value = serde_json::from_str(&server.asked()[0].body).unwrap();
+    assert_eq!(body, json!({"labels": {"rack": "r12", "note": "a=b", "old": null}}));
+    for wrong in [&["gpu-1"][..], &["gpu-1", "rack"], &["gpu-1", "=x"], &["gpu-1", "a=1", "a-"]] {
+        let words: Vec<&str> = ["node", "label"].iter().chain(wrong).copied().collect();
+        assert_eq!(run(&server, &words).code, 2, "{wrong:?}");
+    }
+    assert_eq!(server.asked().len(), 1);
+}
+
+#[test]
+fn pools_are_listed_shown_made_and_deleted() {
+    let pool = json!({
+        "name": "h100-a", "description": "8 x H100", "set_by": "liu", "set": "2099-01-02T03:04:05Z",
+        "nodes": 2, "nodes_open": 1, "gpus": 16, "gpus_in_use": 8, "gpus_free": 0,
+        "gpu_models": {"NVIDIA H100": 16}, "jobs_waiting": 3,
+        "members": [
+            {"name": "gpu-1", "state": "busy", "pool_by": "operator", "gpus_total": 8,
+             "gpus_in_use": 8, "labels": {"rack": "r12"}},
+            {"name": "gpu-2", "state": "drained", "pool_by": "agent", "gpus_total": 8,
+             "gpus_in_use": 0, "labels": {}},
+        ],
+    });
+    let server = Server::start(move |asked, _| match asked.line().as_str() {
+        "GET /api/v1/pools" => answer(200, &json!({"pools": [pool]})),
+        "GET /api/v1/pools/h100-a" | "PATCH /api/v1/pools/h100-a" => answer(200, &pool),
+        "GET /api/v1/pools/h10" => crate::server::problem(404, "E0370", "No such pool"),
+        "DELETE /api/v1/pools/h100-a" => {
+            crate::server::Play::Answer { status: 204, headers: Vec::new(), body: Vec::new() }
+        }
+        _ => unexpected(),
+    });
+    assert_eq!(
+        run(&server, &["pool", "ls"]).stdout,
+        "POOL    NODES  OPEN  GPUS  IN USE  FREE  WAITING  MODELS            DESCRIPTION\n\
+         h100-a  2      1     16    8       0     3        16 x NVIDIA H100  8 x H100\n"
+    );
+    let shown = "h100-a\n  description  8 x H100\n  set          2099-01-02 03:04:05 +00:00 by liu\n  \
+        nodes        2, 1 open\n  GPUs         16, 8 in use, 0 free: 16 x NVIDIA H100\n  \
+        waiting      3 job(s) name this pool\n\nNodes\n  \
+        NODE   STATE    GPUS  IN USE  BY        LABELS\n  \
+        gpu-1  busy     8     8       operator  rack=r12\n  \
+        gpu-2  drained  8     0       agent\n";
+    assert_eq!(run(&server, &["pool", "show", "h100-a"]).stdout, shown);
+    assert_eq!(run(&server, &["pool", "show", "h10"]).code, 1);
+    let words = ["pool", "set", "h100-a", "--description", "8 x H100", "--add", "gpu-1"];
+    assert_eq!(run(&server, &words).stdout, shown);
+    let asked = server.asked();
+    let body: serde_json::Value = serde_json::from_str(&asked.last().unwrap().body).unwrap();
+    assert_eq!(body, json!({"description": "8 x H100", "add": ["gpu-1"], "remove": []}));
+    assert_eq!(run(&server, &["pool", "set", "h100-a"]).code, 2, "nothing to change");
+    let ended = run(&server, &["pool", "rm", "h100-a"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, "pool h100-a is deleted\n"));
+}

@@ -173,7 +173,7 @@ fn node_ls() {
     assert_eq!(run(&server, &["node", "ls", "-o", "name"]).stdout, "gpu-0203\ngpu-0219\n");
     let wide = run(&server, &["node", "ls", "-o", "wide"]).stdout;
     assert!(
-        wide.contains("n-aaaaa") && wide.contains("512.0 GiB") && wide.contains("1.7"),
+        wide.contains("n-aaaaa") && wide.contains("rack=r12 rail=1") && wide.contains("1.7"),
         "{wide}"
     );
 }
@@ -184,6 +184,8 @@ fn node_show() {
     let text = run(&server, &["node", "show", "gpu-0203"]).stdout;
     for part in [
         "gpu-0203  n-aaaaa\n",
+        "  pool         h100-a (by the operator)\n",
+        "  labels       rack=r12 rail=1\n    operators' rack=r12\n    agent's    rack=r1 rail=1\n",
         "  versions     driver 570.1, ray 2.60.0\n",
         "  now          CPU 12 %, load 1.5, memory 1.0 GiB, /dev/shm free -\n",
         "  wanted       1.7, agent holds 1.7\n",
@@ -242,11 +244,11 @@ const CANARY: &str = "x\u{1b}]0;canary\u{7}\u{1b}[2J\u{9b}31m\u{202e}y\nz";
 #[test]
 fn control_sequences_never_reach_the_terminal() {
     let mut hostile = running();
-    for field in
-        ["name", "user", "project", "reason", "pool", "directory", "driver_node", "submit_command"]
+    for field in ["name", "user", "project", "reason", "directory", "driver_node", "submit_command"]
     {
         hostile[field] = CANARY.into();
     }
+    hostile["pools"] = json!([CANARY]);
     hostile["history"][0]["text"] = CANARY.into();
     hostile["attempt_list"][0]["cause"] = CANARY.into();
     hostile["attempt_list"][0]["ray_nodes"][0]["state_message"] = CANARY.into();

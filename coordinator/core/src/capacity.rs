@@ -42,6 +42,10 @@ pub struct Slot {
     pub free_memory_bytes: u64,
     /// Ray heads here.
     pub heads: u32,
+    /// Gangs with a rank here.
+    pub gangs: u32,
+    /// One of them has the node to itself.
+    pub held_whole: bool,
     pub network: NetworkKey,
     /// The range that blocks are leased from, and the blocks in use.
     pub range: PortBlock,
@@ -229,11 +233,15 @@ impl Core {
     fn look_at(&self, node: &Node, inventory: &Inventory) -> Slot {
         let mut used: BTreeSet<&GpuId> = BTreeSet::new();
         let (mut cpus, mut memory, mut heads) = (0u32, 0u64, 0u32);
+        let (mut gangs, mut held_whole) = (0u32, false);
         let mut blocks = Vec::new();
         for gang in self.on_node.get(&node.id).into_iter().flatten() {
             let Some(gang) = self.gangs.get(gang) else { continue };
+            let mut has_rank = false;
             for (id, member) in gang.members_on(&node.id) {
                 if member.phase.holds_resources() {
+                    has_rank |= id != MemberId::Head;
+                    held_whole |= member.exclusive;
                     used.extend(&member.gpus);
                     cpus = cpus.saturating_add(member.cpus_milli);
                     memory = memory.saturating_add(member.memory_bytes);
@@ -241,6 +249,7 @@ impl Core {
                     blocks.push(member.ports);
                 }
             }
+            gangs += u32::from(has_rank);
         }
         let free_gpus = inventory
             .gpus
@@ -250,13 +259,13 @@ impl Core {
             .cloned()
             .collect();
         let kind = Kind {
-            pool: inventory.pool.clone(),
+            pool: node.pool().unwrap_or_default().to_owned(),
             gpu_models: models(inventory),
             gpus: inventory.gpus.len() as u32,
             cpus_milli: inventory.cpus_milli,
             memory_bytes: inventory.memory_bytes,
             worker_role: inventory.worker_role,
-            labels: inventory.labels.clone(),
+            labels: node.labels().into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
         };
         let kind = match self.capacity.groups.get_key_value(&kind) {
             Some((known, _)) => known.clone(),
@@ -274,6 +283,8 @@ impl Core {
             free_cpus_milli: inventory.cpus_milli.saturating_sub(cpus),
             free_memory_bytes: inventory.memory_bytes.saturating_sub(memory),
             heads,
+            gangs,
+            held_whole,
             network: inventory.network(),
             range: inventory.ports,
             blocks,

@@ -11,6 +11,7 @@ use super::explain::{Explanation, QueueLine};
 use super::gang::Gang;
 use super::job::{Attempt, Job};
 use super::node::Node;
+use super::pools::PoolRecord;
 use super::projects::ProjectRecord;
 use super::secrets::SecretRecord;
 use super::usage::Usage;
@@ -45,11 +46,13 @@ pub enum Write {
     Secret(Arc<SecretRecord>),
     Project(ProjectRecord),
     Usage(Usage),
+    Pool(PoolRecord),
     Idempotency(IdempotencyRecord),
     ForgetIdempotency { user: String, key: String },
     ForgetJoinToken { id: String },
     ForgetApiToken { name: String },
     ForgetSecret { project: String, name: String },
+    ForgetPool { name: String },
     Audit(AuditEntry),
     // A job is forgotten as a whole, in one batch: attempts, gang, then the job itself.
     ForgetAttempt { job: JobId, number: u32 },
@@ -182,6 +185,28 @@ pub enum Rejected {
         jobs: usize,
     },
     NoSuchNode,
+    /// Nobody has declared the pool, and no node and no join token is of it.
+    NoSuchPool {
+        pool: String,
+        known: Vec<String>,
+    },
+    /// Nodes or jobs that have not ended name the pool.
+    PoolInUse {
+        nodes: Vec<String>,
+        jobs: usize,
+    },
+    /// No operator has moved the node to the pool: its join token or its agent put it there.
+    NotMovedHere {
+        node: String,
+    },
+    /// See `core::pools::POOL_LIMIT`.
+    TooManyPools {
+        limit: usize,
+    },
+    /// See `core::maintenance::NODE_LABEL_LIMIT`.
+    TooManyLabels {
+        limit: usize,
+    },
     NoSuchToken,
     NoSuchSecret,
     /// A job that has not ended names the secret.
@@ -195,11 +220,6 @@ pub enum Rejected {
     /// The highest that the project may ask for.
     PriorityTooHigh {
         highest: u8,
-    },
-    /// No node is in the pool; those that there are.
-    NoSuchPool {
-        pool: String,
-        known: Vec<String>,
     },
     /// See `core::projects::QUOTA_LIMIT`.
     TooManyQuotas {
@@ -274,11 +294,13 @@ impl Write {
             | Write::Secret(_)
             | Write::Project(_)
             | Write::Usage(_)
+            | Write::Pool(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
             | Write::ForgetJoinToken { .. }
             | Write::ForgetApiToken { .. }
             | Write::ForgetSecret { .. }
+            | Write::ForgetPool { .. }
             | Write::Audit(_)
             | Write::ForgetAttempt { .. }
             | Write::ForgetGang { .. }

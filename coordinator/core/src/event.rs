@@ -10,6 +10,7 @@ use super::gang::Phase;
 use super::job::{JobRequest, RayFacts};
 use super::maintenance::Maintenance;
 use super::node::{Inventory, Session};
+use super::pools::PoolChange;
 use super::projects::ProjectChange;
 use super::secrets::SecretRecord;
 
@@ -83,6 +84,24 @@ pub enum Event {
         wanted: Maintenance,
         actor: Principal,
     },
+    /// Give labels to a node, or take back those that operators gave (`None`).
+    LabelNode {
+        request: RequestId,
+        node: NodeId,
+        labels: Vec<(String, Option<String>)>,
+        actor: Principal,
+    },
+    SetPool {
+        request: RequestId,
+        pool: String,
+        change: PoolChange,
+        actor: Principal,
+    },
+    DeletePool {
+        request: RequestId,
+        pool: String,
+        actor: Principal,
+    },
     RevokeNode {
         request: RequestId,
         node: NodeId,
@@ -144,6 +163,9 @@ impl Event {
             Event::DeleteSecret { .. } => "delete secret",
             Event::SetProject { .. } => "set project",
             Event::MaintainNode { .. } => "maintain node",
+            Event::LabelNode { .. } => "label node",
+            Event::SetPool { .. } => "set pool",
+            Event::DeletePool { .. } => "delete pool",
             Event::RevokeNode { .. } => "revoke node",
             Event::Join { .. } => "join",
             Event::Renewed { .. } => "renewed",

@@ -237,8 +237,7 @@ impl Core {
 
     fn quota_checks(&self, job: &Job) -> Vec<QuotaCheck> {
         let quotas = self.projects.get(&job.project).map(|record| &record.quotas);
-        let asked = |pool: &String| job.request.pool.as_ref().is_none_or(|asked| asked == pool);
-        let quotas = quotas.into_iter().flatten().filter(|(pool, _)| asked(pool));
+        let quotas = quotas.into_iter().flatten().filter(|(pool, _)| job.request.may_use(pool));
         quotas
             .map(|(pool, quota)| QuotaCheck {
                 pool: pool.clone(),
@@ -288,8 +287,8 @@ impl Core {
             .find(|nnodes| starts(&changed(&|request| request.nnodes = *nnodes)));
         helps.extend(fewer.map(|nnodes| format!("--nnodes {nnodes}")));
         for pool in self.capacity.pools() {
-            if job.request.pool.as_deref().is_some_and(|asked| asked != pool)
-                && starts(&changed(&|request| request.pool = Some(pool.to_owned())))
+            if !job.request.may_use(pool)
+                && starts(&changed(&|request| request.pools = vec![pool.to_owned()]))
             {
                 helps.push(format!("--pool {pool}"));
             }

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use gangline_common::ids::{GangId, NodeId};
+use gangline_common::ids::{GangId, MemberId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::capacity::{Capacity, Slot};
+use super::constraints::may_share;
 use super::gang::GangState;
 use super::job::{Job, JobState};
 use super::placement::never;
@@ -98,7 +99,7 @@ fn sorts_of(job: &Job) -> [Sort; 3] {
 #[derive(Debug, Clone)]
 pub struct Reservation {
     pub nodes: BTreeSet<NodeId>,
-    /// GPUs on each.
+    /// GPUs on each; `u32::MAX` for the whole node.
     pub gpus: u32,
     /// On the boot clock.
     pub at_ms: u64,
@@ -179,7 +180,10 @@ impl Core {
         let reserved = |found: &BTreeMap<&str, BTreeSet<NodeId>>, pool: &str, at_ms: u64| {
             let nodes = found.get(pool).filter(|nodes| nodes.len() >= wanted)?;
             let nodes = nodes.clone();
-            Some(Reservation { nodes, gpus: request.gpus_per_node, at_ms, pool: pool.to_owned() })
+            // Who wants whole nodes must not find a small gang there that came meanwhile.
+            let whole = request.exclusive == Some(true);
+            let gpus = if whole { u32::MAX } else { request.gpus_per_node };
+            Some(Reservation { nodes, gpus, at_ms, pool: pool.to_owned() })
         };
         for slot in open_for(job, &self.capacity).filter(|slot| !is_kept(&slot.node)) {
             let nodes = found.entry(&slot.kind.pool).or_default();
@@ -193,14 +197,15 @@ impl Core {
             }
         }
         for (at_ms, gang) in ends {
-            let members = self.gangs.get(gang).map(|gang| gang.members.values());
-            let held = members.into_iter().flatten().filter(|m| m.phase.holds_resources());
-            for member in held {
+            let members = self.gangs.get(gang).map(|gang| gang.members.iter());
+            let held = members.into_iter().flatten().filter(|(_, m)| m.phase.holds_resources());
+            for (id, member) in held {
                 let Some(slot) = self.capacity.slot(&member.node) else { continue };
                 if slot.closed.is_some() || never(request, slot).is_some() || is_kept(&slot.node) {
                     continue;
                 }
                 let freed = free.entry(&member.node).or_default();
+                freed.gangs += u32::from(*id != MemberId::Head);
                 freed.gpus += member.gpus.len();
                 freed.cpus_milli = freed.cpus_milli.saturating_add(member.cpus_milli);
                 freed.memory_bytes = freed.memory_bytes.saturating_add(member.memory_bytes);
@@ -220,6 +225,7 @@ impl Core {
 /// What gangs that end leave on a node, beside what is free now.
 #[derive(Debug, Clone, Copy, Default)]
 struct Freed {
+    gangs: u32,
     gpus: usize,
     cpus_milli: u32,
     memory_bytes: u64,
@@ -231,6 +237,7 @@ impl Freed {
         slot.free_gpus.len() + self.gpus >= job.request.gpus_per_node as usize
             && slot.free_cpus_milli.saturating_add(self.cpus_milli) >= amount.cpus_milli
             && slot.free_memory_bytes.saturating_add(self.memory_bytes) >= amount.memory_bytes
+            && may_share(&job.request, slot, self.gangs)
     }
 }
 

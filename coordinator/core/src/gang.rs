@@ -38,6 +38,8 @@ pub struct Member {
     pub gpus: Vec<GpuId>,
     pub cpus_milli: u32,
     pub memory_bytes: u64,
+    /// Whether no other gang may have a rank on its node.
+    pub exclusive: bool,
     pub ports: PortBlock,
     pub phase: Phase,
 }
@@ -107,6 +109,11 @@ impl Phase {
 }
 
 impl Gang {
+    /// Its ranks: the number of its nodes.
+    pub fn ranks(&self) -> u32 {
+        u32::try_from(self.addresses.ranks.len()).unwrap_or(u32::MAX)
+    }
+
     pub fn is_live(&self) -> bool {
         self.state != GangState::Stopped
     }

@@ -71,10 +71,10 @@ impl Core {
         if self.bytes_of(wanted, &submission.principal.project) > STARTING_BYTES {
             return Err(Rejected::GuestTooLarge { limit: STARTING_BYTES });
         }
-        if wanted.nnodes > has.nnodes || wanted.gpus_per_node > has.gpus_per_node {
+        if wanted.nnodes > has.nnodes_max || wanted.gpus_per_node > has.gpus_per_node {
             return Err(Rejected::ClusterTooSmall {
                 cluster: cluster.id.clone(),
-                nnodes: has.nnodes,
+                nnodes: has.nnodes_max,
                 gpus_per_node: has.gpus_per_node,
             });
         }

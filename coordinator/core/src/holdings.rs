@@ -84,7 +84,7 @@ impl Core {
         let first = gang.members.get(&gangline_common::ids::MemberId::Rank(0))?;
         let pool = match known {
             Some(pool) => pool,
-            None => self.nodes.get(&first.node)?.inventory.as_ref()?.pool.clone(),
+            None => self.nodes.get(&first.node)?.pool()?.to_owned(),
         };
         Some(Holding { job: gang.job.clone(), project: job.project.clone(), pool, gpus })
     }

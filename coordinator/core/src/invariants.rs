@@ -13,6 +13,7 @@ pub fn violations(core: &Core) -> Vec<String> {
     let mut found = Vec::new();
     one_gang_per_gpu(core, &mut found);
     all_or_nothing(core, &mut found);
+    whole_nodes_are_not_shared(core, &mut found);
     ports_are_disjoint(core, &mut found);
     states_agree(core, &mut found);
     guests_agree(core, &mut found);
@@ -53,8 +54,27 @@ fn all_or_nothing(core: &Core, found: &mut Vec<String>) {
             continue;
         };
         let head = usize::from(job.request.launcher == Launcher::Ray);
-        if gang.members.len() != job.request.nnodes as usize + head {
+        let size = job.request.nnodes..=job.request.nnodes_max;
+        if !size.contains(&gang.ranks()) || gang.members.len() != gang.ranks() as usize + head {
             found.push(format!("I2: {} has {} members", gang.id, gang.members.len()));
+        }
+    }
+}
+
+/// A gang that has a node to itself has it to itself.
+fn whole_nodes_are_not_shared(core: &Core, found: &mut Vec<String>) {
+    let mut on_node: BTreeMap<&NodeId, (BTreeSet<&GangId>, bool)> = BTreeMap::new();
+    for gang in core.gangs.values().filter(|gang| gang.is_live()) {
+        let ranks = gang.members.iter().filter(|(id, _)| **id != MemberId::Head);
+        for (_, member) in ranks.filter(|(_, member)| member.phase.holds_resources()) {
+            let (gangs, exclusive) = on_node.entry(&member.node).or_default();
+            gangs.insert(&gang.id);
+            *exclusive |= member.exclusive;
+        }
+    }
+    for (node, (gangs, exclusive)) in on_node {
+        if exclusive && gangs.len() > 1 {
+            found.push(format!("exclusive: {node} is shared by {gangs:?}"));
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Jobs and attempts: what a user asked for, and one try at running it.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, JobId, MemberId};
 use gangline_common::time::Timestamp;
+
+use super::topology::Topology;
 
 /// State changes that a job or node remembers; older ones are dropped.
 pub const HISTORY_LIMIT: usize = 64;
@@ -20,13 +22,23 @@ pub struct JobRequest {
     pub priority: u8,
     /// Name or id of the standing cluster to run on, as the spec has it.
     pub cluster: Option<String>,
+    /// Nodes of the gang; the least of an elastic one.
     pub nnodes: u32,
+    /// Most nodes of the gang, at least `nnodes`.
+    pub nnodes_max: u32,
     pub gpus_per_node: u32,
     /// CPUs of one member in thousandths; `None` takes the GPU share of the node.
     pub cpus_milli: Option<u32>,
     /// Memory of one member in bytes; `None` takes the GPU share of the node.
     pub memory_bytes: Option<u64>,
-    pub pool: Option<String>,
+    /// Any of these pools; empty for every pool.
+    pub pools: Vec<String>,
+    /// What a node must have, by key.
+    pub node_labels: BTreeMap<String, String>,
+    /// Whether its nodes are shared with no other gang; `None` for yes where it takes all GPUs of a
+    /// node.
+    pub exclusive: Option<bool>,
+    pub topology: Option<Topology>,
     /// Any of these models, such as `H100`; empty for any model.
     pub gpu_models: Vec<String>,
     /// Names of nodes that are left out.
@@ -56,6 +68,13 @@ pub struct JobRequest {
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.
     pub submit_command: String,
+}
+
+impl JobRequest {
+    /// Whether a node of this pool would do.
+    pub fn may_use(&self, pool: &str) -> bool {
+        self.pools.is_empty() || self.pools.iter().any(|wanted| wanted == pool)
+    }
 }
 
 /// What a job is.

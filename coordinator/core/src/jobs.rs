@@ -100,6 +100,7 @@ impl Core {
         let project = &submission.principal.project;
         self.check_priority(project, submission.request.priority)?;
         self.check_secrets(project, &submission.request.secrets)?;
+        self.check_pools(&submission.request.pools)?;
         if let Some(directory) = &submission.request.checkpoint_directory {
             for id in &self.live_jobs {
                 let other = self.jobs.get(id).map(|job| &job.request.checkpoint_directory);

@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod capacity;
+mod constraints;
 pub mod credential;
 pub mod effect;
 pub mod event;
@@ -27,11 +28,13 @@ pub mod order;
 pub mod overtaking;
 pub mod placement;
 pub mod policy;
+pub mod pools;
 mod preemption;
 pub mod projects;
 mod schedule;
 pub mod secrets;
 mod tokens;
+pub mod topology;
 mod unknown;
 pub mod usage;
 
@@ -52,6 +55,7 @@ use job::{Attempt, Job, JobState, Place};
 use node::{NetworkKey, Node};
 use overtaking::Overtaken;
 use policy::Policy;
+use pools::PoolRecord;
 use projects::ProjectRecord;
 use secrets::SecretRecord;
 use usage::Usage;
@@ -81,6 +85,7 @@ pub struct Core {
     pub(crate) secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
     pub(crate) projects: BTreeMap<String, ProjectRecord>,
     pub(crate) usage: BTreeMap<String, Usage>,
+    pub(crate) pools: BTreeMap<String, PoolRecord>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
     // Not stored: derived, or learned again.
@@ -220,6 +225,12 @@ impl Core {
             Write::Project(record) => {
                 self.projects.insert(record.name.clone(), record);
             }
+            Write::Pool(record) => {
+                self.pools.insert(record.name.clone(), record);
+            }
+            Write::ForgetPool { name } => {
+                self.pools.remove(&name);
+            }
             Write::Idempotency(record) => {
                 self.idempotency.insert((record.user.clone(), record.key.clone()), record);
             }
@@ -288,6 +299,15 @@ impl Core {
             }
             Event::MaintainNode { request, node, wanted, actor } => {
                 self.on_maintain_node(request, &node, wanted, &actor, now, out);
+            }
+            Event::LabelNode { request, node, labels, actor } => {
+                self.on_label_node(request, &node, labels, &actor, now, out);
+            }
+            Event::SetPool { request, pool, change, actor } => {
+                self.on_set_pool(request, pool, change, &actor, now, out);
+            }
+            Event::DeletePool { request, pool, actor } => {
+                self.on_delete_pool(request, pool, &actor, now, out);
             }
             Event::RevokeNode { request, node, actor } => {
                 self.on_revoke(request, &node, &actor, now, out);
@@ -474,6 +494,10 @@ impl Core {
 
     pub fn usage(&self) -> impl Iterator<Item = &Usage> {
         self.usage.values()
+    }
+
+    pub fn pools(&self) -> impl Iterator<Item = &PoolRecord> {
+        self.pools.values()
     }
 
     pub fn api_tokens(&self) -> impl Iterator<Item = &ApiTokenRecord> {

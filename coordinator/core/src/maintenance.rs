@@ -1,5 +1,6 @@
-//! Nodes that an operator takes out of use: cordoned (no new member comes), drained (the same, and
-//! from a deadline on what still runs there goes back to the queue), and taken back.
+//! What operators do with nodes: they take them out of use, by a cordon (no new member comes) or a
+//! drain (the same, and from a deadline on what still runs there goes back to the queue), and back
+//! into use; and they give them labels.
 
 use std::sync::Arc;
 
@@ -14,6 +15,9 @@ use super::gang::GangState;
 use super::job::Outcome;
 use super::node::{Cordon, Drain, Lifecycle, Node};
 use super::nodes::note;
+
+/// Labels that operators may give to one node.
+pub const NODE_LABEL_LIMIT: usize = 64;
 
 /// What an operator wants of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +77,44 @@ impl Core {
         self.audit(actor, action, format!("node {}", node.name), &detail, now, out);
         self.put(Write::Node(Arc::new(node)), out);
         self.ask_for_scheduling();
+        out.replies.push((request, Answer::Done));
+    }
+
+    /// Gives labels, or takes back those that operators gave (`None`), so that the agent's of the same
+    /// key shows again. Only later placements see it.
+    pub(super) fn on_label_node(
+        &mut self,
+        request: RequestId,
+        id: &NodeId,
+        labels: Vec<(String, Option<String>)>,
+        actor: &Principal,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let Some(node) = self.nodes.get(id) else {
+            return Core::reject(request, Rejected::NoSuchNode, out);
+        };
+        let mut node = Node::clone(node);
+        let mut changes: Vec<String> = Vec::new();
+        for (key, value) in labels {
+            let before = match &value {
+                Some(value) => node.set_labels.insert(key.clone(), value.clone()),
+                None => node.set_labels.remove(&key),
+            };
+            if before != value {
+                changes.push(value.map_or(format!("{key}-"), |value| format!("{key}={value}")));
+            }
+        }
+        if node.set_labels.len() > NODE_LABEL_LIMIT {
+            return Core::reject(request, Rejected::TooManyLabels { limit: NODE_LABEL_LIMIT }, out);
+        }
+        if !changes.is_empty() {
+            let detail = changes.join(" ");
+            note(&mut node, now, "labelled", &actor.user, detail.clone());
+            self.audit(actor, "node.label", format!("node {}", node.name), &detail, now, out);
+            self.put(Write::Node(Arc::new(node)), out);
+            self.ask_for_scheduling();
+        }
         out.replies.push((request, Answer::Done));
     }
 

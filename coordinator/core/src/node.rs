@@ -1,6 +1,6 @@
 //! Nodes: four independent fields of condition, what a node has, and the one word that is shown.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use gangline_common::ids::{Generation, GpuId, MemberKey, NodeId, PortBlock};
@@ -23,6 +23,10 @@ pub struct Node {
     pub joined: Timestamp,
     /// Pool that the join token bound; the agent cannot change it.
     pub bound_pool: Option<String>,
+    /// Pool that an operator moved it to.
+    pub set_pool: Option<String>,
+    /// Labels that operators gave it; each goes before the agent's of the same key.
+    pub set_labels: BTreeMap<String, String>,
     pub lifecycle: Lifecycle,
     pub cordon: Option<Cordon>,
     /// While it is draining.
@@ -103,7 +107,9 @@ pub struct Inventory {
     pub agent_version: String,
     pub head_role: bool,
     pub worker_role: bool,
+    /// By the agent's configuration; see [`Node::pool`].
     pub pool: String,
+    /// By the agent's configuration; see [`Node::labels`].
     pub labels: Vec<(String, String)>,
     pub address: IpAddr,
     pub boot_id: String,
@@ -138,6 +144,21 @@ impl Inventory {
 }
 
 impl Node {
+    /// The one pool that it is in: an operator's word goes before the join token's, and that before
+    /// the agent's. `None` while nobody has said one.
+    pub fn pool(&self) -> Option<&str> {
+        let own = self.inventory.as_ref().map(|inventory| &inventory.pool);
+        self.set_pool.as_ref().or(self.bound_pool.as_ref()).or(own).map(String::as_str)
+    }
+
+    /// The labels that jobs can ask for, by key.
+    pub fn labels(&self) -> BTreeMap<&str, &str> {
+        let own = self.inventory.iter().flat_map(|inventory| &inventory.labels);
+        let own = own.map(|(key, value)| (key.as_str(), value.as_str()));
+        own.chain(self.set_labels.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+            .collect()
+    }
+
     /// Whether new members may be placed here.
     pub fn is_open(&self) -> bool {
         self.reachability == Reachability::Reachable

@@ -42,6 +42,8 @@ impl Core {
             name: name.clone(),
             joined: now,
             bound_pool: token.pool,
+            set_pool: None,
+            set_labels: Default::default(),
             lifecycle: Lifecycle::Pending,
             cordon: None,
             drain: None,
@@ -174,7 +176,7 @@ impl Core {
         &mut self,
         id: &NodeId,
         session: u64,
-        mut inventory: Inventory,
+        inventory: Inventory,
         name: &str,
         now: Timestamp,
         out: &mut Effects,
@@ -183,9 +185,6 @@ impl Core {
             return;
         }
         let Some(node) = self.nodes.get(id) else { return };
-        if let Some(pool) = &node.bound_pool {
-            inventory.pool.clone_from(pool);
-        }
         let new_name = if name.is_empty() || node.name.starts_with(name) {
             node.name.clone()
         } else {

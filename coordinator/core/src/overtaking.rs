@@ -91,10 +91,7 @@ impl Core {
 /// GPUs that work ahead of a job and behind it.
 fn split(working: &Working, job: &Job) -> (u64, u64) {
     let (mut ahead, mut behind) = (0, 0);
-    let pools = working.iter().filter(|(pool, _)| match &job.request.pool {
-        Some(wanted) => wanted == *pool,
-        None => true,
-    });
+    let pools = working.iter().filter(|(pool, _)| job.request.may_use(pool));
     for (priority, level) in pools.flat_map(|(_, levels)| levels) {
         let all = level.last().map_or(0, |(_, sum)| *sum);
         let earlier = level.partition_point(|(sequence, _)| *sequence < job.sequence);

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
 
 use super::capacity::{Capacity, Group, Kind, Slot};
+use super::constraints::{is_exclusive, nobody_has, shared, unlike};
 use super::job::{JobRequest, Launcher};
 use super::node::NetworkKey;
+use super::topology::{Topology, labels};
 
 /// Ports of a block that have a fixed meaning; the rest are Ray's worker ports.
 pub const FIXED_PORTS: u32 = 24;
@@ -22,8 +24,6 @@ pub const MINIMUM_PORTS: u32 = 256;
 pub const HEAD_MEMORY_BYTES: u64 = 1 << 30;
 const CPU_JOB_CPUS_MILLI: u32 = 1000;
 const CPU_JOB_MEMORY_BYTES: u64 = 2 << 30;
-/// Labels that say how close nodes are, the closest first.
-pub const TOPOLOGY_LABELS: [&str; 4] = ["nvl-domain", "rack", "leaf", "rail"];
 /// Nodes that a reason names; it counts the others.
 const SHOWN: usize = 8;
 
@@ -44,6 +44,8 @@ pub struct Share {
     pub gpus: Vec<GpuId>,
     pub cpus_milli: u32,
     pub memory_bytes: u64,
+    /// Whether no other gang may have a rank on the node.
+    pub exclusive: bool,
     pub ports: PortBlock,
 }
 
@@ -88,10 +90,14 @@ pub fn fit<'a>(
             groups.entry(&kind.pool).or_default().push((kind, group));
         }
     }
-    let mut best: Option<(usize, Vec<&Slot>)> = None;
+    let mut best: Option<((usize, usize), Vec<&Slot>)> = None;
     let mut shortage = Shortage { fitting: 0, because: None };
     for (pool, groups) in groups {
-        let search = Search { request, capacity, room, groups };
+        let allowed = (room.gpus_in_pool)(pool);
+        // An elastic gang has what there is and what its project may have, up to its most.
+        let most = allowed.checked_div(request.gpus_per_node).unwrap_or(u32::MAX);
+        let wanted = request.nnodes_max.min(most).max(request.nnodes) as usize;
+        let search = Search { request, capacity, room, groups, wanted };
         let found = search.find();
         let count = found.len() as u32;
         shortage.fitting = shortage.fitting.max(count);
@@ -99,15 +105,15 @@ pub fn fit<'a>(
             continue;
         }
         let gpus = u64::from(count) * u64::from(request.gpus_per_node);
-        let allowed = (room.gpus_in_pool)(pool);
         if gpus > u64::from(allowed) {
             shortage.because =
                 Some(format!("its project may use {allowed} more GPUs in pool {pool}"));
             continue;
         }
         let free: usize = found.iter().map(|slot| slot.free_gpus.len()).sum();
-        if best.as_ref().is_none_or(|(least, _)| free < *least) {
-            best = Some((free, found));
+        let rank = (usize::MAX - found.len(), free);
+        if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+            best = Some((rank, found));
         }
     }
     match best {
@@ -123,12 +129,14 @@ struct Search<'a, 'b> {
     room: &'b Room<'b>,
     /// Nodes of the kinds that would do.
     groups: Vec<(&'a Kind, &'a Group)>,
+    /// Nodes that the gang takes if there are so many.
+    wanted: usize,
 }
 
 impl<'a> Search<'a, '_> {
     /// As many nodes as the gang wants, or as there are.
     fn find(&self) -> Vec<&'a Slot> {
-        let wanted = self.request.nnodes as usize;
+        let wanted = self.wanted;
         let mut found: Vec<&Slot> = Vec::new();
         let levels: BTreeSet<u32> =
             self.groups.iter().flat_map(|(_, group)| group.open.keys().copied()).collect();
@@ -147,14 +155,14 @@ impl<'a> Search<'a, '_> {
     /// numbers behind, so that keeping the gang together costs nothing.
     fn level(&self, free: u32, missing: usize, found: &[&Slot]) -> Vec<&'a Slot> {
         let mut fitting: Vec<&Slot> = Vec::new();
-        let apart = self.request.nnodes > 1 && self.groups.len() > 1;
+        let apart = self.wanted > 1 && self.groups.len() > 1;
         for (_, group) in &self.groups {
             let nodes = group.open.get(&free).into_iter().flatten();
             let slots = nodes.filter_map(|(_, node)| self.capacity.slot(node));
             fitting.extend(slots.filter(|slot| self.is_open_for(slot)).take(missing));
         }
         if apart && fitting.len() > missing {
-            return together(fitting, missing, found);
+            return together(fitting, missing, found, self.request.topology);
         }
         fitting.sort_by(|a, b| a.name.cmp(&b.name));
         fitting.truncate(missing);
@@ -169,14 +177,19 @@ impl<'a> Search<'a, '_> {
 }
 
 /// `missing` of these nodes that lie close together, and to those that were found before.
-fn together<'a>(fitting: Vec<&'a Slot>, missing: usize, found: &[&Slot]) -> Vec<&'a Slot> {
+fn together<'a>(
+    fitting: Vec<&'a Slot>,
+    missing: usize,
+    found: &[&Slot],
+    wanted: Option<Topology>,
+) -> Vec<&'a Slot> {
     let domain = |slot: &Slot, label: &str| -> Option<String> {
         let labels = &slot.kind.labels;
         labels.iter().find(|(name, _)| name == label).map(|(_, value)| value.clone())
     };
     let mut chosen: Vec<&Slot> = Vec::new();
     let mut rest = fitting;
-    for label in TOPOLOGY_LABELS {
+    for label in labels(wanted) {
         let mut domains: BTreeMap<String, usize> = BTreeMap::new();
         for slot in &rest {
             if let Some(domain) = domain(slot, label) {
@@ -230,6 +243,7 @@ pub fn shares(
             gpus: gpus.cloned().collect(),
             cpus_milli: amount.cpus_milli,
             memory_bytes: amount.memory_bytes,
+            exclusive: is_exclusive(request, &slot.kind),
             ports: lease(&mut trial, capacity, slot)?,
         });
     }
@@ -265,12 +279,14 @@ pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String>
     }
     let pools = capacity.pools();
     let (all, total) = (capacity.slots().filter(|slot| !slot.revoked), capacity.count());
-    let why = match &request.pool {
+    let why = match nobody_has(request, capacity) {
         _ if total == 0 => "no node has joined yet".to_owned(),
-        Some(pool) if !pools.contains(&pool.as_str()) => {
-            format!("no node is in pool {pool}; there are: {}", pools.join(", "))
+        _ if !pools.iter().any(|pool| request.may_use(pool)) => {
+            let wanted = request.pools.join(" or ");
+            format!("no node is in pool {wanted}; there are: {}", pools.join(", "))
         }
-        _ => {
+        Some(why) => why,
+        None => {
             let unfit = all.filter_map(|slot| Some((&*slot.name, never(request, slot)?)));
             format!("{most} of {total} would do if they were free{}", listed(unfit, total - most))
         }
@@ -341,10 +357,11 @@ pub(super) fn mismatch(request: &JobRequest, kind: &Kind) -> Option<String> {
     if !kind.worker_role {
         return Some("only for Ray heads".to_owned());
     }
-    if let Some(pool) = &request.pool
-        && *pool != kind.pool
-    {
+    if !request.may_use(&kind.pool) {
         return Some(format!("in pool {}", kind.pool));
+    }
+    if let Some(reason) = unlike(request, kind) {
+        return Some(reason);
     }
     let of_model = |have: &String| request.gpu_models.iter().any(|want| is_model(want, have));
     if !request.gpu_models.is_empty() && !kind.gpu_models.iter().all(of_model) {
@@ -380,7 +397,7 @@ pub(super) fn taken(request: &JobRequest, slot: &Slot) -> Option<String> {
     if amount.memory_bytes > slot.free_memory_bytes {
         return Some(format!("{} MiB of memory free", slot.free_memory_bytes >> 20));
     }
-    None
+    shared(request, slot)
 }
 
 /// Whether `H100` means `NVIDIA H100 80GB HBM3`: the whole name, or a word of it.
@@ -409,6 +426,7 @@ fn place_head(
         gpus: Vec::new(),
         cpus_milli: 0,
         memory_bytes: HEAD_MEMORY_BYTES,
+        exclusive: false,
         ports: lease(leases, capacity, chosen)?,
     })
 }
@@ -439,13 +457,26 @@ fn lease(leases: &mut Leases, capacity: &Capacity, slot: &Slot) -> Result<PortBl
 
 /// "2 nodes with 4 GPUs each in pool a".
 pub fn wanted(request: &JobRequest) -> String {
-    let nodes = if request.nnodes == 1 { "node" } else { "nodes" };
+    let nodes = if request.nnodes_max == 1 { "node" } else { "nodes" };
     let gpus = match request.gpus_per_node {
         0 => String::new(),
         gpus => format!(" with {gpus} GPUs each"),
     };
-    let place = request.pool.as_ref().map_or(String::new(), |pool| format!(" in pool {pool}"));
-    format!("{} {nodes}{gpus}{place}", request.nnodes)
+    let place = match request.pools.is_empty() {
+        true => String::new(),
+        false => format!(" in pool {}", request.pools.join(" or ")),
+    };
+    let asked: Vec<String> =
+        request.node_labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let labels = match asked.is_empty() {
+        true => String::new(),
+        false => format!(" and {}", asked.join(" ")),
+    };
+    let number = match request.nnodes_max > request.nnodes {
+        true => format!("{} to {}", request.nnodes, request.nnodes_max),
+        false => request.nnodes.to_string(),
+    };
+    format!("{number} {nodes}{gpus}{place}{labels}")
 }
 
 /// " (b: lost; c: 2 of 8 GPUs free; and 3 more)", or nothing; `count` of them in all.

@@ -9,11 +9,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gangline_common::ids::{GangId, JobId, NodeId};
+use gangline_common::ids::{GangId, JobId, MemberId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::capacity::Slot;
+use super::constraints::may_share;
 use super::effect::Effects;
 use super::gang::{Gang, GangState};
 use super::job::{Job, JobState, Outcome};
@@ -43,7 +44,7 @@ impl Core {
             let gpus = gpus_of(&job);
             let Some(record) = self.projects.get(&job.project) else { continue };
             for (pool, quota) in &record.quotas {
-                let wanted = job.request.pool.as_ref().is_none_or(|wanted| wanted == pool);
+                let wanted = job.request.may_use(pool);
                 let key = (job.project.clone(), pool.clone());
                 let held = self.holdings.gpus(&job.project, pool);
                 let taken = held + planned.get(&key).copied().unwrap_or_default();
@@ -66,8 +67,7 @@ impl Core {
         let mut claimant_of = None;
         for claimant in pass.blocked.iter().take(CLAIMANT_LIMIT) {
             let pools = self.capacity.pools();
-            let asked = claimant.request.pool.as_deref();
-            for pool in pools.into_iter().filter(|pool| asked.is_none_or(|asked| asked == *pool)) {
+            for pool in pools.into_iter().filter(|pool| claimant.request.may_use(pool)) {
                 let Some((victims, why)) = self.victims(claimant, pool, &claimed, now) else {
                     continue;
                 };
@@ -187,7 +187,8 @@ struct Claim<'a> {
     wanted: usize,
     /// Nodes that would do now, or when gangs have gone that are on their way out.
     enough: BTreeSet<&'a NodeId>,
-    free: BTreeMap<&'a NodeId, usize>,
+    /// GPUs that are free on a node, and gangs that have gone from it.
+    free: BTreeMap<&'a NodeId, (usize, u32)>,
 }
 
 impl<'a> Claim<'a> {
@@ -198,7 +199,8 @@ impl<'a> Claim<'a> {
         let groups = core.capacity.groups().filter(|(kind, _)| kind.pool == pool);
         let nodes = groups.flat_map(|(_, group)| group.open.values().flatten());
         for slot in nodes.filter_map(|(_, node)| core.capacity.slot(node)) {
-            if claim.is_open(slot) && slot.free_gpus.len() >= claim.gpus() {
+            let fits = slot.free_gpus.len() >= claim.gpus() && claim.may_share(slot, 0);
+            if claim.is_open(slot) && fits {
                 claim.enough.insert(&slot.node);
                 if claim.is_met() {
                     break;
@@ -221,20 +223,26 @@ impl<'a> Claim<'a> {
         slot.closed.is_none() && never(&self.claimant.request, slot).is_none()
     }
 
+    fn may_share(&self, slot: &Slot, gone: u32) -> bool {
+        may_share(&self.claimant.request, slot, gone)
+    }
+
     fn is_met(&self) -> bool {
         self.enough.len() >= self.wanted
     }
 
     /// With what this gang leaves behind.
     fn add(&mut self, gang: &'a Gang) {
-        for member in gang.members.values().filter(|m| m.phase.holds_resources()) {
+        for (id, member) in gang.members.iter().filter(|(_, m)| m.phase.holds_resources()) {
             let Some(slot) = self.core.capacity.slot(&member.node) else { continue };
             if !self.is_open(slot) {
                 continue;
             }
-            let free = self.free.entry(&slot.node).or_insert(slot.free_gpus.len());
+            let (free, gone) = self.free.entry(&slot.node).or_insert((slot.free_gpus.len(), 0));
             *free += member.gpus.len();
-            if *free >= self.claimant.request.gpus_per_node as usize {
+            *gone += u32::from(*id != MemberId::Head);
+            let request = &self.claimant.request;
+            if *free >= request.gpus_per_node as usize && may_share(request, slot, *gone) {
                 self.enough.insert(&slot.node);
             }
         }

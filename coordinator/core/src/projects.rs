@@ -91,8 +91,8 @@ impl Core {
     /// A quota that could not be kept from the first moment on is refused.
     fn check_quota(&self, project: &str, pool: &str, quota: Quota) -> Result<(), Rejected> {
         let known = self.projects.get(project).is_some_and(|r| r.quotas.contains_key(pool));
-        let pools = self.capacity.pools();
-        if !known && !pools.contains(&pool) {
+        let pools = self.known_pools();
+        if !known && !pools.contains(pool) {
             let known = pools.into_iter().map(str::to_owned).collect();
             return Err(Rejected::NoSuchPool { pool: pool.to_owned(), known });
         }

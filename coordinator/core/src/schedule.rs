@@ -16,6 +16,7 @@ use super::gang::{Gang, GangState, Member, Phase};
 use super::job::{Addresses, Attempt, Job, JobRequest, JobState};
 use super::placement::{Leases, Room, Share, Shortage, fit, out_of_reach, shares, waits_for};
 use super::policy::Policy;
+use super::topology::Topology;
 
 /// Waiting gangs for which nodes are kept at a time.
 pub const RESERVATION_LIMIT: usize = 16;
@@ -65,16 +66,27 @@ impl Pass {
 }
 
 /// What placement depends on: jobs with the same are alike to it.
-type Shape<'a> =
-    (u32, u32, Option<u32>, Option<u64>, &'a Option<String>, &'a [String], &'a [String]);
+type Shape<'a> = (
+    (u32, u32, u32, Option<u32>, Option<u64>, Option<bool>, Option<Topology>),
+    &'a [String],
+    &'a BTreeMap<String, String>,
+    &'a [String],
+    &'a [String],
+);
 
 fn shape(request: &JobRequest) -> Shape<'_> {
     (
-        request.nnodes,
-        request.gpus_per_node,
-        request.cpus_milli,
-        request.memory_bytes,
-        &request.pool,
+        (
+            request.nnodes,
+            request.nnodes_max,
+            request.gpus_per_node,
+            request.cpus_milli,
+            request.memory_bytes,
+            request.exclusive,
+            request.topology,
+        ),
+        &request.pools,
+        &request.node_labels,
         &request.gpu_models,
         &request.exclude_nodes,
     )
@@ -172,9 +184,10 @@ impl Core {
         if self.policy != Policy::Fifo {
             return None;
         }
-        let ahead = pass.held_back.get(&None).or_else(|| match &job.request.pool {
-            Some(_) => pass.held_back.get(&job.request.pool),
-            None => pass.held_back.values().next(),
+        let pools = &job.request.pools;
+        let ahead = pass.held_back.get(&None).or_else(|| match pools.is_empty() {
+            false => pools.iter().find_map(|pool| pass.held_back.get(&Some(pool.clone()))),
+            true => pass.held_back.values().next(),
         })?;
         Some(Arc::from(format!("waits behind {}", self.name_for(ahead, job))))
     }
@@ -236,7 +249,10 @@ impl Core {
     fn block(&mut self, job: &Arc<Job>, pass: &mut Pass, now: Timestamp) {
         match self.policy {
             Policy::Fifo => {
-                pass.held_back.insert(job.request.pool.clone(), job.id.clone());
+                let pools = job.request.pools.iter().cloned().map(Some);
+                let anywhere = job.request.pools.is_empty().then_some(None);
+                let held_back = pools.chain(anywhere).map(|pool| (pool, job.id.clone()));
+                pass.held_back.extend(held_back);
             }
             Policy::Backfill | Policy::Shortest => {}
             Policy::Default => {
@@ -263,8 +279,7 @@ impl Core {
     fn has_room_for(&self, job: &Job) -> bool {
         let gpus = u64::from(job.request.nnodes) * u64::from(job.request.gpus_per_node);
         let pools = self.capacity.pools();
-        let mut pools =
-            pools.into_iter().filter(|pool| job.request.pool.as_deref().is_none_or(|p| p == *pool));
+        let mut pools = pools.into_iter().filter(|pool| job.request.may_use(pool));
         pools.any(|pool| u64::from(self.room_in_pool(&job.project, pool)) >= gpus)
     }
 
@@ -306,6 +321,7 @@ impl Core {
                 gpus: share.gpus,
                 cpus_milli: share.cpus_milli,
                 memory_bytes: share.memory_bytes,
+                exclusive: share.exclusive,
                 ports: share.ports,
                 phase: Phase::Assigned,
             };

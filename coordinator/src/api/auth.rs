@@ -35,8 +35,10 @@ pub enum Action {
     WritePackage,
     ReadNodes,
     RevokeNode,
-    /// Cordon, drain, resume.
+    /// Cordon, drain, resume, label.
     MaintainNode,
+    /// Declare and delete pools, move nodes.
+    ManagePools,
     ReadProjects,
     ManageProjects,
     ManageTokens,
@@ -82,7 +84,7 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     let able = match action {
         WhoAmI | ReadJobs | ReadNodes | ReadPackages | ReadProjects => true,
         SubmitJob | StopJob | DeleteJob | WritePackage | ManageSecrets => role >= Role::Member,
-        ReadAudit | MaintainNode => role >= Role::Operator,
+        ReadAudit | MaintainNode | ManagePools => role >= Role::Operator,
         RevokeNode | ManageTokens | ManageProjects => false,
     };
     let everybodys = role >= Role::Operator && matches!(action, ReadJobs | StopJob);

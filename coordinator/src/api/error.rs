@@ -64,6 +64,9 @@ kinds! {
     CLUSTER_TOO_SMALL = "E0346", UNPROCESSABLE_ENTITY, "The cluster is too small";
     HAS_JOBS = "E0347", CONFLICT, "Jobs belong to the cluster";
     PRIORITY_TOO_HIGH = "E0348", FORBIDDEN, "The priority is too high";
+    NO_SUCH_POOL = "E0370", NOT_FOUND, "No such pool";
+    POOL_IN_USE = "E0371", CONFLICT, "The pool is in use";
+    NOT_MOVED_HERE = "E0372", CONFLICT, "The node was not moved to this pool";
     NO_SUCH_CODE = "E0350", NOT_FOUND, "No such code";
     CODE_INCOMPLETE = "E0351", CONFLICT, "Parts of the code are missing";
     BAD_CODE = "E0352", UNPROCESSABLE_ENTITY, "The code cannot be used";
@@ -244,6 +247,27 @@ fn request_id() -> String {
 pub(super) fn no_such_job() -> ApiError {
     ApiError::new(NO_SUCH_JOB, "there is no such job")
         .hint("`gangline ps -a` lists your jobs; a job is named by its id, its name or `@last`")
+}
+
+/// Names the pools that there are, as many as fit in a sentence.
+pub(super) fn no_such_pool(pool: &str, known: &[String]) -> ApiError {
+    ApiError::new(NO_SUCH_POOL, format!("there is no pool {}", quoted(pool)))
+        .hint(pools_there_are(known))
+}
+
+/// "there are: a, b; an operator declares another with ...".
+pub(super) fn pools_there_are(known: &[String]) -> String {
+    const SHOWN: usize = 20;
+    let more = match known.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let shown: Vec<&str> = known.iter().take(SHOWN).map(String::as_str).collect();
+    let there_are = match shown.is_empty() {
+        true => "there are none yet".to_owned(),
+        false => format!("there are: {}{more}", shown.join(", ")),
+    };
+    format!("{there_are}; an operator makes one with `gangline pool set NAME --description TEXT`")
 }
 
 pub(super) fn no_such_node() -> ApiError {

@@ -105,7 +105,8 @@ pub(super) struct QueueLineView {
     name: Option<String>,
     user: Option<String>,
     project: Option<String>,
-    pool: Option<String>,
+    /// Any of these; empty for every pool.
+    pools: Vec<String>,
     nnodes: u32,
     gpus_per_node: u32,
     /// RFC 3339.
@@ -198,9 +199,9 @@ pub(super) async fn list_queue(
         Ok(other) => return Err(unexpected(&other)),
         Err(rejected) => return Err(refused(&shared, &principal, rejected)),
     };
-    let in_pool = |line: &&QueueLine| match (&params.pool, &line.place.standing.job.request.pool) {
-        (Some(wanted), Some(pool)) => wanted == pool,
-        _ => true,
+    let in_pool = |line: &&QueueLine| {
+        let request = &line.place.standing.job.request;
+        params.pool.as_ref().is_none_or(|pool| request.may_use(pool))
     };
     let lines = lines.iter().filter(in_pool);
     Ok(Json(QueueView { queue: lines.map(|line| line_view(&shared, &principal, line)).collect() }))
@@ -298,7 +299,7 @@ fn line_view(shared: &Shared, principal: &Principal, line: &QueueLine) -> QueueL
         name: seen.then(|| job.request.name.clone()),
         user: seen.then(|| job.user.clone()),
         project: seen.then(|| job.project.clone()),
-        pool: job.request.pool.clone(),
+        pools: job.request.pools.clone(),
         nnodes: job.request.nnodes,
         gpus_per_node: job.request.gpus_per_node,
         submitted: wall_text(job.submitted.wall_ms),

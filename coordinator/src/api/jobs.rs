@@ -15,8 +15,9 @@ use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
     ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, BAD_QUOTA, CHECKPOINT_IN_USE,
     CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET,
-    NO_SUCH_TOKEN, NOT_ENDED, PRIORITY_TOO_HIGH, Problem, QUOTA_BELOW_USE, SECRET_IN_USE,
-    STORE_FULL, TOO_LARGE, no_such_job, no_such_node, quoted,
+    NO_SUCH_TOKEN, NOT_ENDED, NOT_MOVED_HERE, POOL_IN_USE, PRIORITY_TOO_HIGH, Problem,
+    QUOTA_BELOW_USE, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, no_such_node, no_such_pool,
+    quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};
@@ -117,11 +118,6 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             ApiError::new(PRIORITY_TOO_HIGH, detail)
                 .hint("ask for less; an administrator raises it with `gangline project set`")
         }
-        Rejected::NoSuchPool { pool, known } => {
-            let known = known.join(", ");
-            ApiError::new(BAD_QUOTA, format!("no node is in pool {}", quoted(&pool)))
-                .hint(format!("there are: {known}"))
-        }
         Rejected::TooManyQuotas { limit } => {
             ApiError::new(STORE_FULL, format!("the project has quotas in {limit} pools already"))
                 .hint("end those that nobody needs: `gangline project set --no-quota POOL`")
@@ -165,6 +161,26 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             ApiError::new(TOO_LARGE, detail).hint("put large ones into a file on a shared path")
         }
         Rejected::NoSuchNode => no_such_node(),
+        Rejected::NoSuchPool { pool, known } => no_such_pool(&pool, &known),
+        Rejected::PoolInUse { nodes, jobs } => {
+            let detail = format!("{} nodes are in it and {jobs} live jobs name it", nodes.len());
+            ApiError::new(POOL_IN_USE, detail)
+                .hint("move its nodes to another pool, and wait for its jobs or stop them")
+        }
+        Rejected::NotMovedHere { node } => {
+            let detail =
+                format!("node {} was not moved to this pool by an operator", quoted(&node));
+            ApiError::new(NOT_MOVED_HERE, detail)
+                .hint("add the node to the pool that it shall be in")
+        }
+        Rejected::TooManyPools { limit } => {
+            ApiError::new(STORE_FULL, format!("there are {limit} declared pools already"))
+                .hint("delete those that nobody needs")
+        }
+        Rejected::TooManyLabels { limit } => {
+            let detail = format!("operators may give one node at most {limit} labels");
+            ApiError::new(STORE_FULL, detail).hint("take back those that nobody needs: `KEY-`")
+        }
         Rejected::NoSuchToken => ApiError::new(NO_SUCH_TOKEN, "no token has this name or id")
             .hint("`gangline token ls` lists them"),
         Rejected::LastAdmin => {

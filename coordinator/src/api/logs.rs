@@ -45,7 +45,7 @@ impl Wanted {
             )));
         }
         let member: Option<MemberId> = text.parse().ok();
-        let nnodes = job.request.nnodes;
+        let nnodes = job.request.nnodes_max;
         let ray = job.request.launcher == Launcher::Ray;
         let exists = match member {
             Some(MemberId::Rank(rank)) => rank < nnodes,

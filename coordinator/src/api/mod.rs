@@ -14,6 +14,7 @@ mod jobs;
 pub mod listener;
 mod logs;
 mod nodes;
+mod pools;
 mod projects;
 mod rates;
 mod ray;
@@ -156,10 +157,14 @@ fn table() -> Vec<Route> {
         needs(ReadNodes, routes!(nodes::list_nodes)),
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
+        needs(MaintainNode, routes!(nodes::patch_node)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
         needs(MaintainNode, routes!(nodes::cordon_node)),
         needs(MaintainNode, routes!(nodes::drain_node)),
         needs(MaintainNode, routes!(nodes::resume_node)),
+        needs(ReadNodes, routes!(pools::list_pools)),
+        needs(ReadNodes, routes!(pools::get_pool)),
+        needs(ManagePools, routes!(pools::patch_pool, pools::delete_pool)),
         needs(ReadProjects, routes!(projects::list_projects)),
         needs(ManageProjects, routes!(projects::set_project)),
         needs(ManageTokens, routes!(tokens::create_token, tokens::list_tokens)),
@@ -211,6 +216,7 @@ pub fn route_list() -> Vec<RouteFacts> {
                         (item.get, Method::GET),
                         (item.post, Method::POST),
                         (item.put, Method::PUT),
+                        (item.patch, Method::PATCH),
                         (item.delete, Method::DELETE),
                     ];
                     let used = methods.into_iter().filter(|(operation, _)| operation.is_some());
@@ -288,7 +294,8 @@ pub fn document() -> String {
 
 /// What every route can answer besides its own: the gate's refusals, and a parameter that is wrong.
 fn add_common_problems(path: &mut PathItem) {
-    let operations = [&mut path.get, &mut path.post, &mut path.put, &mut path.delete];
+    let operations =
+        [&mut path.get, &mut path.post, &mut path.put, &mut path.patch, &mut path.delete];
     for operation in operations.into_iter().flatten() {
         let nobody = SecurityRequirement::default();
         let of_all = operation.security.as_ref();

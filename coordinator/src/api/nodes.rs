@@ -1,4 +1,6 @@
-//! Nodes: list, look at, take out of use and back, revoke.
+//! Nodes: list, look at, label, take out of use and back, revoke.
+
+use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::body::Body;
@@ -8,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::auth::{Action, Caller, Object, authorize, sees};
-use super::error::{ApiError, BAD_BODY, Problem, no_such_node};
+use super::error::{ApiError, BAD_BODY, Problem, no_such_node, quoted};
 use super::jobs::done;
 use super::view::{Names, NodeFacts, NodeView};
 use super::{App, Selector, Shared, read_json};
@@ -16,7 +18,7 @@ use crate::board::NodeSnapshot;
 use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::gang::Gang;
-use crate::core::maintenance::Maintenance;
+use crate::core::maintenance::{Maintenance, NODE_LABEL_LIMIT};
 
 /// All nodes, by name.
 #[derive(Serialize, ToSchema)]
@@ -25,7 +27,7 @@ pub(super) struct NodeList {
 }
 
 /// Calls `make` with everything that a view of the node needs.
-fn with_facts<T>(
+pub(super) fn with_facts<T>(
     shared: &Shared,
     principal: &Principal,
     snapshot: &NodeSnapshot,
@@ -49,7 +51,7 @@ pub(super) async fn list_nodes(
     Ok(Json(NodeList { nodes: nodes.collect() }))
 }
 
-fn find_node(shared: &Shared, selector: &str) -> Result<NodeSnapshot, ApiError> {
+pub(super) fn find_node(shared: &Shared, selector: &str) -> Result<NodeSnapshot, ApiError> {
     shared.api.board.node(selector).ok_or_else(no_such_node)
 }
 
@@ -90,6 +92,75 @@ pub(super) async fn revoke_node(
     done(&shared, &principal, event).await?;
     let snapshot = find_node(&shared, node.as_str())?;
     Ok(detailed(&shared, &principal, &snapshot))
+}
+
+/// Longest key of a label, in bytes.
+const MAX_LABEL_KEY: usize = 63;
+/// Longest value of a label, in bytes.
+const MAX_LABEL_VALUE: usize = 256;
+/// Most labels in one request.
+const MAX_LABEL_CHANGES: usize = 2 * NODE_LABEL_LIMIT;
+
+/// Changes of a node.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NodePatch {
+    /// Each goes before the agent's of the same key; null takes back what operators gave.
+    labels: BTreeMap<String, Option<String>>,
+}
+
+fn check_label(key: &str, value: Option<&str>) -> Result<(), ApiError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+    let good = key.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && key.len() <= MAX_LABEL_KEY
+        && key.chars().all(plain);
+    if !good {
+        let detail = format!("{} cannot be the key of a label", quoted(key));
+        return Err(ApiError::new(BAD_BODY, detail).hint(format!(
+            "use 1 to {MAX_LABEL_KEY} of A-Z a-z 0-9 . _ - /, the first a letter or a digit"
+        )));
+    }
+    let Some(value) = value else { return Ok(()) };
+    if value.trim().is_empty()
+        || value.len() > MAX_LABEL_VALUE
+        || value.chars().any(char::is_control)
+    {
+        let detail = format!("{} cannot be the value of label {key}", quoted(value));
+        return Err(ApiError::new(BAD_BODY, detail)
+            .hint(format!("use one line of 1 to {MAX_LABEL_VALUE} bytes")));
+    }
+    Ok(())
+}
+
+/// Gives labels to a node, or takes them back. Only later placements see it.
+#[utoipa::path(patch, path = "/api/v1/nodes/{id}",
+    params(("id" = String, Path, description = "Id or name")),
+    request_body(content = NodePatch, content_type = "application/json"),
+    responses((status = 200, body = NodeView), (status = 403, response = Problem),
+        (status = 404, response = Problem), (status = 422, response = Problem),
+        (status = 507, response = Problem)))]
+pub(super) async fn patch_node(
+    State(shared): App,
+    Caller(principal): Caller,
+    Selector(id): Selector,
+    body: Body,
+) -> Result<Json<NodeView>, ApiError> {
+    authorize(&principal, Action::MaintainNode, &Object::Fleet)?;
+    let NodePatch { labels } = read_json(body).await?.ok_or_else(|| {
+        let hint = r#"send {"labels": {"rack": "r12", "old": null}}, for example"#;
+        ApiError::new(BAD_BODY, "the body is empty").hint(hint)
+    })?;
+    if labels.len() > MAX_LABEL_CHANGES {
+        return Err(ApiError::new(BAD_BODY, format!("there are {} labels", labels.len()))
+            .hint(format!("change at most {MAX_LABEL_CHANGES} at once")));
+    }
+    labels.iter().try_for_each(|(key, value)| check_label(key, value.as_deref()))?;
+    let id = find_node(&shared, &id)?.node.id.clone();
+    let (node, actor) = (id.clone(), principal.clone());
+    let labels = labels.into_iter().collect();
+    let event = |request| Event::LabelNode { request, node, labels, actor };
+    done(&shared, &principal, event).await?;
+    Ok(detailed(&shared, &principal, &find_node(&shared, id.as_str())?))
 }
 
 /// Longest reason, in characters.

@@ -32,11 +32,12 @@ pub(super) async fn job_schema(
 
 /// Pools and GPU models of the nodes that may come back.
 fn names(shared: &Shared) -> Names {
-    let (mut pools, mut models) = (BTreeSet::new(), BTreeSet::new());
+    let (declared, mut models) = (shared.api.board.declared_pools(), BTreeSet::new());
+    let mut pools: BTreeSet<String> = declared.into_keys().collect();
     for snapshot in shared.api.board.nodes() {
-        if let Some(inventory) = snapshot.node.inventory.as_ref().filter(|_| !snapshot.node.revoked)
-        {
-            pools.insert(inventory.pool.clone());
+        let node = snapshot.node;
+        if let Some(inventory) = node.inventory.as_ref().filter(|_| !node.revoked) {
+            pools.extend(node.pool().map(str::to_owned));
             models.extend(inventory.gpus.iter().map(|gpu| gpu.name.clone()));
         }
     }

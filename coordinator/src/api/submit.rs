@@ -18,7 +18,8 @@ use utoipa::IntoParams;
 use super::auth::{Action, Caller, Object, authorize, decoded, sees};
 use super::code::no_such_code;
 use super::error::{
-    ApiError, BAD_MEDIA_TYPE, BAD_PARAMETER, JOB_EXISTS, Problem, TOO_LARGE, quoted,
+    ApiError, BAD_MEDIA_TYPE, BAD_PARAMETER, JOB_EXISTS, Problem, TOO_LARGE, pools_there_are,
+    quoted,
 };
 use super::jobs::{JobAnswer, ask, key_reused, refused, unexpected, view};
 use super::{App, Params, Shared, header_text, read_body};
@@ -120,6 +121,7 @@ pub(super) async fn submit(
     let Prepared { project, request } = prepare(shared, principal, &wish)?;
     let Wish { spec, source, id: job, idempotency, .. } = wish;
     let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
+    let pools = spec.resources.pools.clone();
     let (names, submitted_to) = (spec.secrets, project.clone());
     let canonical = request.spec_json.clone();
     let seed = random::bytes()?;
@@ -137,6 +139,9 @@ pub(super) async fn submit(
         Err(Rejected::JobExists { job }) => Ok(Submitted::Exists { job, canonical }),
         Err(Rejected::UnknownSecrets { missing }) => {
             Err(unknown_secrets(&missing, &names, &submitted_to, &source))
+        }
+        Err(Rejected::NoSuchPool { pool, known }) => {
+            Err(unknown_pool(&pool, &pools, &known, &source))
         }
         Err(rejected) => Err(refused(shared, principal, rejected)),
     }
@@ -189,6 +194,20 @@ pub(super) fn prepare(
             .hint(format!("at most {MAX_SPEC_BYTES}; put data and code into files")));
     }
     Ok(Prepared { project, request })
+}
+
+/// The pool of the spec that nobody knows, at its place in the text.
+fn unknown_pool(pool: &str, named: &[String], known: &[String], source: &str) -> ApiError {
+    let pointer = match named.iter().position(|name| name == pool) {
+        Some(index) if named.len() > 1 => format!("/resources/pool/{index}"),
+        Some(_) | None => "/resources/pool".to_owned(),
+    };
+    let message = format!("there is no pool {}", quoted(pool));
+    let hint = Some(pools_there_are(known));
+    let error = SpecError::new(Code::BAD_VALUE, pointer, message, hint);
+    let mut errors = SpecErrors::from(error);
+    errors.locate(source);
+    ApiError::spec(errors)
 }
 
 /// The secrets of the spec that the project does not have, each at its place in the text.

@@ -63,9 +63,15 @@ pub struct JobView {
     pub cluster: Option<String>,
     /// Of a cluster that stands: what its jobs leave.
     pub usage: Option<ClusterUsage>,
+    /// Of the newest attempt; the least that the job starts with while it has none.
     pub nnodes: u32,
+    /// The least that the job starts with.
+    pub nnodes_min: u32,
+    /// The most that it may have; more than the least for an elastic job.
+    pub nnodes_max: u32,
     pub gpus_per_node: u32,
-    pub pool: Option<String>,
+    /// The pools that it names, of which any will do; empty for every pool.
+    pub pools: Vec<String>,
     /// 0 to 100; the higher goes first.
     pub priority: u8,
     pub submitted: String,
@@ -235,9 +241,11 @@ impl JobView {
             kind: if job.is_cluster() { "cluster" } else { "job" },
             cluster: job.cluster.as_ref().map(ToString::to_string),
             usage: None,
-            nnodes: request.nnodes,
+            nnodes: size(snapshot).unwrap_or(request.nnodes),
+            nnodes_min: request.nnodes,
+            nnodes_max: request.nnodes_max,
             gpus_per_node: request.gpus_per_node,
-            pool: request.pool.clone(),
+            pools: request.pools.clone(),
             priority: request.priority,
             submitted: time(job.submitted),
             started: job.started.map(time),
@@ -303,6 +311,14 @@ pub(super) fn newest_gang(snapshot: &JobSnapshot) -> Option<&Gang> {
     }
     let waits = snapshot.job.state == JobState::Pending;
     snapshot.gang.as_deref().filter(|gang| !waits && gang.attempt == snapshot.job.attempts)
+}
+
+/// Ranks of the newest attempt.
+fn size(snapshot: &JobSnapshot) -> Option<u32> {
+    if let Some((_, guest)) = guest_of(snapshot) {
+        return u32::try_from(guest.shares.len()).ok();
+    }
+    newest_gang(snapshot).map(Gang::ranks)
 }
 
 /// The members of the newest attempt: those of its gang, or of a guest the cluster's ranks of which

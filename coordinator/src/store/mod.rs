@@ -52,14 +52,27 @@ const PROJECTS: Table = TableDefinition::new(PROJECTS_NAME);
 /// What projects have used of the GPUs.
 const USAGE_NAME: &str = "usage";
 const USAGE: Table = TableDefinition::new(USAGE_NAME);
+const POOLS_NAME: &str = "pools";
+const POOLS: Table = TableDefinition::new(POOLS_NAME);
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
 /// Never loaded: nothing is decided by it.
 const AUDIT: Table = TableDefinition::new("audit");
 /// In the order in which they are loaded.
-const ENTITIES: [Table; 10] =
-    [JOIN_TOKENS, API_TOKENS, SECRETS, PROJECTS, USAGE, IDEMPOTENCY, NODES, JOBS, ATTEMPTS, GANGS];
+const ENTITIES: [Table; 11] = [
+    JOIN_TOKENS,
+    API_TOKENS,
+    SECRETS,
+    PROJECTS,
+    USAGE,
+    POOLS,
+    IDEMPOTENCY,
+    NODES,
+    JOBS,
+    ATTEMPTS,
+    GANGS,
+];
 /// Made by their first record: stores are older than these.
-const LATE: [&str; 3] = [SECRETS_NAME, PROJECTS_NAME, USAGE_NAME];
+const LATE: [&str; 4] = [SECRETS_NAME, PROJECTS_NAME, USAGE_NAME, POOLS_NAME];
 
 /// Layout of the whole store. An older one is brought up to it at open (see `migrate`), a newer one
 /// is refused.
@@ -378,6 +391,8 @@ fn apply(
             (PROJECTS, project.name.clone(), Some(record::encode_project(project)?))
         }
         Write::Usage(usage) => (USAGE, usage.project.clone(), Some(record::encode_usage(usage)?)),
+        Write::Pool(pool) => (POOLS, pool.name.clone(), Some(record::encode_pool(pool)?)),
+        Write::ForgetPool { name } => (POOLS, name.clone(), None),
         Write::ForgetSecret { project, name } => (SECRETS, secret_key(project, name), None),
         Write::Idempotency(record) => (
             IDEMPOTENCY,

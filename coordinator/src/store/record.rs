@@ -14,12 +14,16 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 mod credentials;
+mod pools;
 
 use credentials::{IdempotencyV1, JoinTokenV1, ProjectV1, SecretV1, UsageV1, decode_api_token};
 pub use credentials::{
     decode_audit, encode_api_token, encode_audit, encode_idempotency, encode_join_token,
     encode_project, encode_secret, encode_usage,
 };
+
+use pools::PoolV1;
+pub use pools::encode_pool;
 
 use super::Meta;
 use crate::core::effect::Write;
@@ -166,6 +170,7 @@ pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
         "secrets" => Write::Secret(Arc::new(unseal::<SecretV1>(bytes)?.into())),
         "projects" => Write::Project(unseal::<ProjectV1>(bytes)?.into()),
         "usage" => Write::Usage(unseal::<UsageV1>(bytes)?.into()),
+        "pools" => Write::Pool(unseal::<PoolV1>(bytes)?.into()),
         "idempotency" => Write::Idempotency(unseal::<IdempotencyV1>(bytes)?.into()),
         other => return Err(format!("unknown table {other}")),
     })
@@ -549,6 +554,7 @@ struct MemberV1 {
     gpus: Vec<GpuId>,
     cpus_milli: u32,
     memory_bytes: u64,
+    exclusive: bool,
     ports: PortBlock,
     phase: PhaseV1,
 }
@@ -595,6 +601,7 @@ impl From<&Member> for MemberV1 {
             gpus: member.gpus.clone(),
             cpus_milli: member.cpus_milli,
             memory_bytes: member.memory_bytes,
+            exclusive: member.exclusive,
             ports: member.ports,
             phase: match &member.phase {
                 Phase::Assigned => PhaseV1::Assigned,
@@ -641,6 +648,7 @@ impl From<MemberV1> for Member {
             gpus: record.gpus,
             cpus_milli: record.cpus_milli,
             memory_bytes: record.memory_bytes,
+            exclusive: record.exclusive,
             ports: record.ports,
             phase: match record.phase {
                 PhaseV1::Assigned => Phase::Assigned,
@@ -686,6 +694,8 @@ struct NodeV1 {
     name: String,
     joined: TimeV1,
     bound_pool: Option<String>,
+    set_pool: Option<String>,
+    set_labels: BTreeMap<String, String>,
     lifecycle: LifecycleV1,
     cordon: Option<(String, String)>,
     drain: Option<DrainV1>,
@@ -740,6 +750,8 @@ pub fn encode_node(node: &Node) -> Result<Vec<u8>, String> {
         name: node.name.clone(),
         joined: node.joined.into(),
         bound_pool: node.bound_pool.clone(),
+        set_pool: node.set_pool.clone(),
+        set_labels: node.set_labels.clone(),
         lifecycle: match node.lifecycle {
             Lifecycle::Pending => LifecycleV1::Pending,
             Lifecycle::Online => LifecycleV1::Online,
@@ -820,6 +832,8 @@ impl From<NodeV1> for Node {
             name: record.name,
             joined: record.joined.into(),
             bound_pool: record.bound_pool,
+            set_pool: record.set_pool,
+            set_labels: record.set_labels,
             lifecycle: match record.lifecycle {
                 LifecycleV1::Pending => Lifecycle::Pending,
                 LifecycleV1::Online => Lifecycle::Online,

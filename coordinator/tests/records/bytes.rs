@@ -197,7 +197,7 @@ pub const ATTEMPT_TIMED_OUT: &str = r#"
     00 ; no guest"#;
 
 pub const GANG_EVERY_PHASE: &str = r#"
-    01 0547c4ff ; layout 1, checksum
+    01 c298d73c ; layout 1, checksum
     06 672d34627137 ; id `g-4bq7`
     00 07 6a2d3766336b32 02 ; owner Job `j-7f3k2`, attempt 2
     03 09 ; epoch 3.9
@@ -207,62 +207,74 @@ pub const GANG_EVERY_PHASE: &str = r#"
     00 06 6e2d68656164 ; - Head on `n-head`
     00 ;   gpus: 0
     fbf401 fc00000040 ;   cpus_milli 500, memory_bytes 1073741824
+    00 ;   shared
     fb204e fb0001 ;   ports 20000 + 256
     00 ;   Assigned
     01 00 03 6e2d30 ; - Rank 0 on `n-0`
     02 05 4750552d61 05 4750552d62 ;   gpus: 2 `GPU-a` `GPU-b`
     fb803e fd0000000010000000 ;   cpus_milli 16000, memory_bytes 68719476736
+    01 ;   exclusive
     fb204f fb0001 ;   ports 20256 + 256
     01 ;   Starting
     01 01 03 6e2d31 ; - Rank 1 on `n-1`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2050 fb0001 ;   ports 20512 + 256
     02 fb6712 ;   Running, pid 4711
     01 02 03 6e2d32 ; - Rank 2 on `n-2`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2051 fb0001 ;   ports 20768 + 256
     03 ;   Stopping
     01 03 03 6e2d33 ; - Rank 3 on `n-3`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2052 fb0001 ;   ports 21024 + 256
     04 00 00 01 04 646f6e65 01 ;   Ended: Exited 0, asked, `done`, logs complete
     01 04 03 6e2d34 ; - Rank 4 on `n-4`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2053 fb0001 ;   ports 21280 + 256
     04 00 01 00 00 00 ;   Ended: Exited -1
     01 05 03 6e2d35 ; - Rank 5 on `n-5`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2054 fb0001 ;   ports 21536 + 256
     04 01 12 00 00 00 ;   Ended: Signalled 9
     01 06 03 6e2d36 ; - Rank 6 on `n-6`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2055 fb0001 ;   ports 21792 + 256
     04 02 06 6e6f20726179 00 00 00 ;   Ended: Failed `no ray`
     01 07 03 6e2d37 ; - Rank 7 on `n-7`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2056 fb0001 ;   ports 22048 + 256
     04 03 04 62757379 01 fb214e 00 00 00 ;   Ended: Refused `busy`, port 20001
     01 08 03 6e2d38 ; - Rank 8 on `n-8`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
     fb2057 fb0001 ;   ports 22304 + 256
     04 03 06 6e6f20475055 00 00 00 00 ;   Ended: Refused `no GPU`, no port
     02 00 0a140001 01 fd000000000000000000000000000002 ; rank_addresses 10.20.0.1, fd00::2
     00 0a140001 ; head_address 10.20.0.1"#;
 
 pub const NODE_NEW: &str = r#"
-    01 74a3b53f ; layout 1, checksum
+    01 ea635545 ; layout 1, checksum
     03 6e2d31 ; id `n-1`
     06 6770752d3032 ; name `gpu-02`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
     00 ; no bound_pool
+    00 ; no set_pool
+    00 ; set_labels: 0
     00 ; lifecycle Pending
     00 ; no cordon
     00 ; no drain
@@ -273,11 +285,15 @@ pub const NODE_NEW: &str = r#"
     00 ; history: 0"#;
 
 pub const NODE_FULL: &str = r#"
-    01 497299b0 ; layout 1, checksum
+    01 2e362a1d ; layout 1, checksum
     06 6e2d34627137 ; id `n-4bq7`
     06 6770752d3031 ; name `gpu-01`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
     01 06 683130302d61 ; bound_pool `h100-a`
+    01 06 683130302d62 ; set_pool `h100-b`
+    02 ; set_labels: 2
+    04 6c656166 02 6c31 ; - `leaf`: `l1`
+    04 7261636b 03 723132 ; - `rack`: `r12`
     02 ; lifecycle Draining
     01 03 626f62 03 66616e ; cordon by `bob`: `fan`
     01 03 6c6975 03 707375 ; drain by `liu`: `psu`
@@ -427,3 +443,9 @@ pub const USAGE: &str = r#"
     04 726c6866 ; project `rlhf`
     fc80ee3600 ; gpu_ms 3600000
     fc40420f00 fd7b505c18a3010000 ; at: boot 1000000, wall 1800000000123"#;
+pub const POOL: &str = r#"
+    01 e10e23d1 ; layout 1, checksum
+    06 683130302d61 ; name `h100-a`
+    08 3820782048313030 ; description `8 x H100`
+    03 6c6975 ; set_by `liu`
+    fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;

@@ -57,12 +57,14 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::Secret(record) => record::encode_secret(record),
         Write::Project(record) => record::encode_project(record),
         Write::Usage(record) => record::encode_usage(record),
+        Write::Pool(record) => record::encode_pool(record),
         Write::Idempotency(record) => record::encode_idempotency(record),
         Write::Audit(_) => Err("the store puts an entry in its place first".to_owned()),
         Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
         | Write::ForgetApiToken { .. }
         | Write::ForgetSecret { .. }
+        | Write::ForgetPool { .. }
         | Write::ForgetAttempt { .. }
         | Write::ForgetGang { .. }
         | Write::ForgetJob { .. } => Err("a removal has no record".to_owned()),
@@ -130,6 +132,7 @@ pub fn all() -> Vec<Golden> {
         SECRET = Value::Row("secrets", Write::Secret(Arc::new(values::secret())));
         PROJECT = Value::Row("projects", Write::Project(values::project()));
         USAGE = Value::Row("usage", Write::Usage(values::usage()));
+        POOL = Value::Row("pools", Write::Pool(values::pool()));
         IDEMPOTENCY = Value::Row("idempotency", Write::Idempotency(values::idempotency()));
     }
 }

@@ -19,6 +19,7 @@ use gangline_coordinator::core::job::{
 use gangline_coordinator::core::node::{
     Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability,
 };
+use gangline_coordinator::core::pools::PoolRecord;
 use gangline_coordinator::core::projects::{ProjectRecord, Quota};
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::core::usage::Usage;
@@ -232,6 +233,7 @@ pub fn gang_every_phase() -> Gang {
     if let Some(first) = members.get_mut(&MemberId::Rank(0)) {
         first.gpus = vec![GpuId("GPU-a".to_owned()), GpuId("GPU-b".to_owned())];
         (first.cpus_milli, first.memory_bytes) = (16_000, 64 << 30);
+        first.exclusive = true;
     }
     let ranks: [IpAddr; 2] = ["10.20.0.1".parse().unwrap(), "fd00::2".parse().unwrap()];
     Gang {
@@ -257,6 +259,7 @@ fn member((index, phase): (u16, Phase)) -> (MemberId, Member) {
         gpus: Vec::new(),
         cpus_milli: 0,
         memory_bytes: 0,
+        exclusive: false,
         ports: PortBlock { base: 20_000 + 256 * index, size: 256 },
         phase,
     };
@@ -269,6 +272,8 @@ pub fn node_new() -> Node {
         name: "gpu-02".to_owned(),
         joined: FIRST,
         bound_pool: None,
+        set_pool: None,
+        set_labels: BTreeMap::new(),
         lifecycle: Lifecycle::Pending,
         cordon: None,
         drain: None,
@@ -290,6 +295,10 @@ pub fn node_full() -> Node {
         id: "n-4bq7".parse().unwrap(),
         name: "gpu-01".to_owned(),
         bound_pool: Some("h100-a".to_owned()),
+        set_pool: Some("h100-b".to_owned()),
+        set_labels: [("leaf", "l1"), ("rack", "r12")]
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
         lifecycle: Lifecycle::Draining,
         cordon: Some(Cordon { by: "bob".to_owned(), why: "fan".to_owned() }),
         drain: Some(Drain {
@@ -415,6 +424,15 @@ pub fn project() -> ProjectRecord {
             ("b".to_owned(), Quota { guaranteed: 0, maximum: None }),
         ]),
         set_by: "root".to_owned(),
+        set: FIRST,
+    }
+}
+
+pub fn pool() -> PoolRecord {
+    PoolRecord {
+        name: "h100-a".to_owned(),
+        description: "8 x H100".to_owned(),
+        set_by: "liu".to_owned(),
         set: FIRST,
     }
 }

@@ -24,6 +24,7 @@ use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
+use gangline_coordinator::core::pools::PoolChange;
 use gangline_coordinator::core::projects::{ProjectChange, Quota};
 use gangline_coordinator::paths::{Asker, PathRules, resolve_paths};
 use gangline_coordinator::request::{Owner, job_request};
@@ -123,6 +124,11 @@ impl Fleet {
     }
 
     pub fn add_node_with(&mut self, name: &str, inventory: Inventory) {
+        self.add_node_bound(name, inventory, None);
+    }
+
+    /// As [`Fleet::add_node_with`], by a join token of a pool.
+    pub fn add_node_bound(&mut self, name: &str, inventory: Inventory, pool: Option<&str>) {
         let number = self.number();
         let id = NodeId::new(format!("n-{name}")).unwrap();
         let certificate = [number as u8; 32];
@@ -131,7 +137,7 @@ impl Fleet {
             secret_sha256: [7; 32],
             uses_left: 1,
             expires_wall_ms: self.now.wall_ms + 3_600_000,
-            pool: None,
+            pool: pool.map(str::to_owned),
             created_by: "admin".into(),
             created: self.now,
         };
@@ -258,6 +264,47 @@ impl Fleet {
         let request = self.number();
         let node = self.agents[name].id.clone().unwrap();
         self.step(Event::MaintainNode { request, node, wanted, actor: alice() });
+    }
+
+    /// Labels that an operator gives, or takes back (`None`).
+    pub fn label(&mut self, name: &str, labels: &[(&str, Option<&str>)]) -> Answer {
+        let request = self.number();
+        let node = self.agents[name].id.clone().unwrap();
+        let owned =
+            |(key, value): &(&str, Option<&str>)| (key.to_string(), value.map(str::to_owned));
+        let labels = labels.iter().map(owned).collect();
+        self.step(Event::LabelNode { request, node, labels, actor: alice() });
+        self.answers.last().cloned().unwrap()
+    }
+
+    /// An operator declares a pool.
+    pub fn declare_pool(&mut self, pool: &str) -> Answer {
+        self.set_pool(pool, Some("declared"), &[], &[])
+    }
+
+    pub fn set_pool(
+        &mut self,
+        pool: &str,
+        description: Option<&str>,
+        add: &[&str],
+        remove: &[&str],
+    ) -> Answer {
+        let request = self.number();
+        let ids = |names: &[&str]| {
+            names.iter().map(|name| self.agents[*name].id.clone().unwrap()).collect()
+        };
+        let description = description.map(str::to_owned);
+        let change = PoolChange { description, add: ids(add), remove: ids(remove) };
+        let pool = pool.to_owned();
+        self.step(Event::SetPool { request, pool, change, actor: alice() });
+        self.answers.last().cloned().unwrap()
+    }
+
+    pub fn delete_pool(&mut self, pool: &str) -> Answer {
+        let request = self.number();
+        let pool = pool.to_owned();
+        self.step(Event::DeletePool { request, pool, actor: alice() });
+        self.answers.last().cloned().unwrap()
     }
 
     pub fn set_max_priority(&mut self, project: &str, max_priority: u8) {
@@ -549,12 +596,14 @@ fn through_the_codec(write: &Write) -> Write {
         Write::Secret(secret) => ("secrets", record::encode_secret(secret)),
         Write::Project(project) => ("projects", record::encode_project(project)),
         Write::Usage(usage) => ("usage", record::encode_usage(usage)),
+        Write::Pool(pool) => ("pools", record::encode_pool(pool)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
         Write::Audit(_)
         | Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
         | Write::ForgetApiToken { .. }
         | Write::ForgetSecret { .. }
+        | Write::ForgetPool { .. }
         | Write::ForgetAttempt { .. }
         | Write::ForgetGang { .. }
         | Write::ForgetJob { .. } => return write.clone(),
@@ -582,5 +631,7 @@ pub fn stored(core: &Core) -> Vec<Write> {
     let projects = core.projects().cloned().map(Write::Project);
     let usage = core.usage().cloned().map(Write::Usage);
     let projects = projects.chain(usage);
-    jobs.chain(attempts).chain(gangs).chain(nodes).chain(secrets).chain(projects).collect()
+    let pools = core.pools().cloned().map(Write::Pool);
+    let jobs = jobs.chain(attempts).chain(gangs);
+    jobs.chain(nodes).chain(secrets).chain(projects).chain(pools).collect()
 }

@@ -99,20 +99,24 @@ impl Slurm {
     fn gang(&mut self) -> Result<Gang, SpecErrors> {
         let tasks = self.number("ntasks")?;
         let tasks_per_node = self.number("ntasks-per-node")?;
-        let (mut nodes, mut nodes_at) = (1, None);
+        let (mut nodes, mut nodes_at, mut range) = (1, None, None);
         if let Some(given) = self.take("nodes") {
             let (least, most) = values::nodes(given.value()?)
                 .ok_or_else(|| given.wrong("a number of nodes, or LEAST-MOST"))?;
             if least < most {
-                let advice = format!("`--nodes={least}` starts it with the least");
-                self.not_all(&given, "a range is not built yet; the least.", &advice);
+                if self.options.iter().any(|other| other.name == "gpus") {
+                    let message = "--gpus do not divide among a range of nodes".to_owned();
+                    let hint = "every node of a gang has as many GPUs: use --gpus-per-node";
+                    return Err(bad_value(Some(given.at), message, hint));
+                }
+                range = Some(format!("{least}..{most}"));
             }
             (nodes, nodes_at) = (least, Some(given.at));
         } else if let (Some((tasks, given)), Some((per_node, _))) = (&tasks, &tasks_per_node) {
             (nodes, nodes_at) = (tasks.div_ceil(*per_node), Some(given.at));
             self.draft.resource_note(&format!("{} and --ntasks-per-node.", given.written));
         }
-        self.draft.resource("nnodes", &nodes.to_string(), nodes_at);
+        self.draft.resource("nnodes", &range.unwrap_or_else(|| nodes.to_string()), nodes_at);
         for (_, given) in tasks.iter().chain(&tasks_per_node) {
             let note = format!(
                 "{}: `run` is started once on each node, and starts its own processes; `torchrun \
@@ -231,20 +235,25 @@ impl Slurm {
         Ok(())
     }
 
-    /// `pool` and `exclude_nodes`.
+    /// `pool`, `exclude_nodes` and `exclusive`.
     fn places(&mut self) -> Result<(), SpecErrors> {
         if let Some(given) = self.take("partition") {
-            let mut partitions = given.value()?.split(',');
-            let first = partitions.next().unwrap_or_default();
-            if !is_label(first) {
+            let pools: Vec<&str> = given.value()?.split(',').collect();
+            if !pools.iter().all(|pool| is_label(pool)) {
                 return Err(given.wrong(LABEL_FORM));
             }
-            let first = first.to_owned();
-            if partitions.next().is_some() {
-                let advice = format!("name one of them, such as `--partition={first}`");
-                self.not_all(&given, "a list of pools is not built yet; the first.", &advice);
-            }
-            self.draft.resource("pool", &scalar_text(&first), Some(given.at));
+            let texts: Vec<String> = pools.iter().map(|pool| scalar_text(pool)).collect();
+            let text = match texts.as_slice() {
+                [pool] => pool.clone(),
+                pools => format!("[{}]", pools.join(", ")),
+            };
+            self.draft.resource("pool", &text, Some(given.at));
+        }
+        // `--exclusive=user` shares with other jobs of the user, which nothing here does.
+        if self.options.iter().any(|given| given.name == "exclusive" && given.value.is_none())
+            && let Some(given) = self.take("exclusive")
+        {
+            self.draft.resource("exclusive", "true", Some(given.at));
         }
         if let Some(given) = self.take("exclude") {
             let names = hostlist::expand(given.value()?)
@@ -332,14 +341,6 @@ impl Slurm {
         if !self.draft.refuse(Code::NOT_YET, given.at, what, &hint) {
             let written = format!("{} (line {})", given.written, given.at.line);
             self.draft.missed(&shown(&given.spelled()), &written, advice);
-        }
-    }
-
-    /// An option of which a part is used; `advice` says what to write for that.
-    fn not_all(&mut self, given: &Given, note: &str, advice: &str) {
-        let what = format!("`{}` cannot be followed as a whole", shown(&given.written));
-        if !self.draft.refuse(Code::NOT_YET, given.at, what, advice) {
-            self.draft.resource_note(&format!("{}: {note}", given.written));
         }
     }
 

@@ -245,7 +245,7 @@ fn resources(
         gpus_per_node,
         cpus_per_node,
         memory_per_node,
-        pool,
+        pools: pool.into_iter().collect(),
         ..Resources::default()
     })
 }

@@ -27,9 +27,16 @@ pub struct NodeView {
     pub cordon: Option<CordonView>,
     pub drain: Option<DrainView>,
     pub pool: Option<String>,
+    /// Who put it there: `operator`, `join token` or `agent`.
+    pub pool_by: Option<&'static str>,
     /// `head`, `worker`.
     pub roles: Vec<&'static str>,
+    /// What jobs can ask for: the agent's, and over them those of operators.
     pub labels: BTreeMap<String, String>,
+    /// By the agent's configuration.
+    pub agent_labels: BTreeMap<String, String>,
+    /// By operators.
+    pub operator_labels: BTreeMap<String, String>,
     pub address: Option<String>,
     pub gpus: Vec<GpuView>,
     pub gpus_total: Option<usize>,
@@ -290,13 +297,16 @@ impl NodeView {
                     .deadline_ms
                     .map(|ms| wall_text(drain.since.wall_ms.saturating_add(ms))),
             }),
-            pool: inventory.map(|i| i.pool.clone()).or_else(|| node.bound_pool.clone()),
+            pool: node.pool().map(str::to_owned),
+            pool_by: pool_by(node),
             roles: roles
                 .into_iter()
                 .flatten()
                 .filter_map(|(role, has)| has.then_some(role))
                 .collect(),
-            labels: inventory.map(|i| i.labels.iter().cloned().collect()).unwrap_or_default(),
+            labels: owned(node.labels()),
+            agent_labels: inventory.map(|i| i.labels.iter().cloned().collect()).unwrap_or_default(),
+            operator_labels: node.set_labels.clone(),
             address: inventory.map(|i| i.address.to_string()),
             gpus: inventory
                 .map(|i| i.gpus.iter().map(|gpu| facts.gpu(gpu)).collect())
@@ -318,6 +328,20 @@ impl NodeView {
     /// The node's own page.
     pub(in crate::api) fn detailed(facts: &NodeFacts<'_>, names: &Names) -> Self {
         NodeView { detail: Some(facts.detail(names)), ..NodeView::of(facts) }
+    }
+}
+
+fn owned(labels: BTreeMap<&str, &str>) -> BTreeMap<String, String> {
+    labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+/// Whose word about its pool counts.
+fn pool_by(node: &Node) -> Option<&'static str> {
+    match (&node.set_pool, &node.bound_pool, &node.inventory) {
+        (Some(_), _, _) => Some("operator"),
+        (None, Some(_), _) => Some("join token"),
+        (None, None, Some(_)) => Some("agent"),
+        (None, None, None) => None,
     }
 }
 
