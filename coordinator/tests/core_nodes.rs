@@ -329,11 +329,15 @@ fn whole_nodes_are_kept_for_who_waits_for_them() {
     let part = "gpus_per_node: 1, cpus_per_node: 1, memory_per_node: 1GiB";
     fleet.submit("first", &command("first", part));
     fleet.submit("whole", &command("whole", &format!("{part}, exclusive: true")));
-    // Three GPUs are free, but a later job there would keep the earlier one waiting for ever.
+    fleet.submit("passed", &command("passed", part));
+    fleet.settle();
+    fleet.beat(3_000);
+    // Two GPUs are free, but a later job there would keep the one that was passed waiting for ever.
     fleet.submit("late", &command("late", part));
     assert_eq!(fleet.job("late").reason, "waits behind whole");
     fleet.settle();
-    fleet.exit_ranks("first", 0);
+    fleet.exit_ranks("first", 1);
+    fleet.exit_ranks("passed", 1);
     assert_eq!(fleet.state("whole"), JobState::Running);
     fleet.exit_ranks("whole", 0);
     assert_eq!(fleet.state("late"), JobState::Running);
