@@ -31,6 +31,7 @@ mod import;
 mod job;
 mod overrides;
 mod priority;
+mod queue;
 mod reader;
 mod render;
 mod schema;
@@ -57,6 +58,7 @@ pub use job::{
 };
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;
+pub use queue::{MAX_AFTER, Moment, Queue, after_job};
 pub use schema::{Names, schema};
 pub use starter::{modelines, starter};
 pub use template::{Param, ParamKind, ParamValue, Template, find as find_template, templates};
