@@ -99,7 +99,7 @@ fn nothing_of_a_batch_script_is_dropped_in_silence() {
         "#   SLURM_NODEID: $GANGLINE_NODE_RANK",
         "#   SLURM_UNHEARD_OF: no counterpart",
         "#   --output=logs/%j.out (line 12): ignored",
-        "#   --dependency=afterok:123 (line 13): not built yet",
+        "#   --dependency=afterok:123 (line 13): name the job that it is here in `queue.after`",
         "#   --exclusive (line 14): whole nodes are not built yet",
         "#   --frobnicate=yes (line 15): not known here",
     ] {
