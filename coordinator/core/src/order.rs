@@ -81,7 +81,7 @@ impl Core {
         }
         if self.projects.values().any(|project| !project.quotas.is_empty()) {
             standings.sort_by(compare);
-            self.mark_guaranteed(&mut standings);
+            self.mark_guaranteed(&mut standings, now);
         }
         standings
     }

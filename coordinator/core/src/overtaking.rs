@@ -45,6 +45,9 @@ impl Core {
         let working = self.working();
         let mut overtaken = std::mem::take(&mut self.overtaken);
         for job in self.queue.values().filter_map(|id| self.jobs.get(id)) {
+            if self.eligible(job, now).is_err() {
+                continue;
+            }
             let (ahead, behind) = split(&working, job);
             let counted = overtaken.entry(job.id.clone()).or_default();
             counted.ahead = counted.ahead.saturating_add(ahead.saturating_mul(ms));

@@ -37,11 +37,14 @@ struct Victim<'a> {
 
 impl Core {
     /// Marks the jobs that stay within what their project is guaranteed, in the order of the queue.
-    pub(super) fn mark_guaranteed(&self, standings: &mut [Standing]) {
+    pub(super) fn mark_guaranteed(&self, standings: &mut [Standing], now: Timestamp) {
         let mut planned: BTreeMap<(String, String), u32> = BTreeMap::new();
         for standing in standings {
             let job = standing.job.clone();
             let gpus = gpus_of(&job);
+            if self.eligible(&job, now).is_err() {
+                continue;
+            }
             let Some(record) = self.projects.get(&job.project) else { continue };
             for (pool, quota) in &record.quotas {
                 let wanted = job.request.may_use(pool);

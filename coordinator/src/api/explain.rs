@@ -15,6 +15,7 @@ use super::error::{ApiError, Problem};
 use super::jobs::{ask, find_job, refused, unexpected};
 use super::submit::{Prepared, Wish, check_media_type, minted, parse, prepare};
 use super::{App, Params, Selector, Shared, read_body};
+use crate::core::controls::Changes;
 use crate::core::credential::Principal;
 use crate::core::effect::Answer;
 use crate::core::event::Event;
@@ -167,6 +168,11 @@ pub(super) async fn plan_job(
         user: principal.user.clone(),
         project,
         request,
+        changes: Changes::default(),
+        hold: None,
+        waits_for: Vec::new(),
+        eligible: None,
+        running: None,
         state: JobState::Pending,
         gang: minted(GangId::new("plan"))?,
         cluster: None,
