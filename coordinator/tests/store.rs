@@ -385,11 +385,12 @@ fn a_truncated_store_is_refused() {
     for image in [&sample.clean, &sample.crashed] {
         let len = image.len();
         assert!(len > 3 * PAGE);
-        for cut in [0, 1, 100, HEADER, PAGE, len / 2, len - PAGE, len - 1] {
+        for cut in [0, 1, 100, HEADER, PAGE, len / 2] {
             let reason = Place::with(&image[..cut]).refusal();
             assert!(cut != 0 || reason == "the file is empty (truncated)", "{reason}");
         }
-        for cut in (0..len).step_by(PAGE).skip(1) {
+        // The last pages may be ones that nothing uses yet.
+        for cut in (0..len).step_by(PAGE).skip(1).chain([len - 1]) {
             refused_or_same(&image[..cut], &sample.rows, &format!("cut to {cut}"));
         }
     }

@@ -142,7 +142,7 @@ fn f46_restored_nodes_wait_for_an_operator() {
     drop(store);
     let restored = place.restore("copy").unwrap();
     assert_eq!(restored.nodes, before.len());
-    assert_eq!((restored.waiting, restored.running), (1, 1), "the goldens have one job of each");
+    assert_eq!((restored.waiting, restored.running), (2, 1), "as many of each as the goldens have");
     let found = place.reopened().load().unwrap();
     let nodes: Vec<&Arc<Node>> = found
         .iter()
