@@ -124,6 +124,7 @@ impl Nodes {
         let mut token_seed = [0; 32];
         token_seed[..8].copy_from_slice(&number.to_be_bytes());
         let submission = Submission {
+            after: Vec::new(),
             job: JobId::new(format!("j-{}-{number}", short_suffix(number)))?,
             gang: GangId::new(format!("g-{}-{number}", short_suffix(number)))?,
             token_seed,

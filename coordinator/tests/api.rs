@@ -68,7 +68,13 @@ async fn every_route_asks_who_it_is() {
                     assert_eq!(ask(ALICE).await, 403, "{what} as a member");
                     assert_eq!(ask(DAVE).await, 200, "{what} as an operator");
                 }
-                if matches!(action, Action::SubmitJob | Action::StopJob | Action::ManageSecrets) {
+                if matches!(
+                    action,
+                    Action::SubmitJob
+                        | Action::StopJob
+                        | Action::ControlJob
+                        | Action::ManageSecrets
+                ) {
                     assert_eq!(ask(CAROL).await, 403, "{what} as a viewer");
                 }
                 if template.contains("/jobs/{id}") {

@@ -2,6 +2,8 @@
 
 mod support;
 
+use gangline_common::time::wall_text;
+use gangline_coordinator::core::controls::Control;
 use gangline_coordinator::core::effect::Answer;
 use gangline_coordinator::core::event::EntrypointFact;
 use gangline_coordinator::core::gang::{EndHow, Phase};
@@ -88,11 +90,12 @@ fn history(seed: u64, events: u32) -> Tally {
                     continue;
                 }
                 let limit = ["", ", timeout: 5s"][random.below(2) as usize];
+                let queue = queue_of(&fleet, &jobs, &mut random);
                 fleet.submit(
                     &id,
                     &format!(
                         "{{name: x, resources: {{nnodes: {nodes}, gpus_per_node: {gpus}}}, \
-                         launcher: {{type: {launcher}}}, command: [x]{limit}}}"
+                         launcher: {{type: {launcher}}}, command: [x]{limit}{queue}}}"
                     ),
                 );
                 jobs.push(id);
@@ -116,6 +119,7 @@ fn history(seed: u64, events: u32) -> Tally {
                     deleted += 1;
                 }
             }
+            1 if !jobs.is_empty() => control_one(&mut fleet, &jobs, name, &mut random),
             2..=5 => fleet.deliver(name),
             6 | 7 => fleet.agents.get_mut(name).unwrap().run_processes(),
             8 | 9 => fleet.report(name),
@@ -141,6 +145,48 @@ fn history(seed: u64, events: u32) -> Tally {
     guests.ran = jobs.iter().filter(ran).count() as u32;
     heal(&mut fleet, &jobs, seed);
     Tally { deleted, guests }
+}
+
+/// What a job waits for: nothing, its release, a time, or a job that has not ended.
+fn queue_of(fleet: &Fleet, jobs: &[String], random: &mut Random) -> String {
+    let field = match random.below(6) {
+        0 => "hold: true".to_owned(),
+        1 => "max_wait: 10s".to_owned(),
+        2 => {
+            let at = fleet.now.wall_ms + random.below(30_000);
+            format!("not_before: '{}', max_wait: 10s", wall_text(at))
+        }
+        3 => {
+            let fits = |id: &&String| {
+                let job = fleet.job(id);
+                !job.is_cluster() && !job.state.is_terminal()
+            };
+            match jobs.iter().rfind(fits) {
+                Some(id) => format!("after: [{id}]"),
+                None => return String::new(),
+            }
+        }
+        _ => return String::new(),
+    };
+    format!(", queue: {{{field}}}")
+}
+
+/// Somebody holds, releases, requeues or changes a job; not all of them can be.
+fn control_one(fleet: &mut Fleet, jobs: &[String], name: &str, random: &mut Random) {
+    let Some(id) = jobs.get(random.below(jobs.len() as u64) as usize) else { return };
+    let nodes = [Vec::new(), vec![name.to_owned()]];
+    let control = match random.below(6) {
+        0 => Control::Hold { why: "test".into() },
+        1 | 2 => Control::Release,
+        3 => Control::Requeue {
+            why: String::new(),
+            attempt: None,
+            exclude_nodes: nodes[usize::from(random.below(4) == 0)].clone(),
+        },
+        4 => Control::SetPriority { priority: random.below(76) as u8 },
+        _ => Control::Extend { timeout_ms: 5_000 + random.below(10_000) },
+    };
+    fleet.control(id, control);
 }
 
 fn end_one(fleet: &mut Fleet, name: &str, random: &mut Random) {

@@ -220,7 +220,7 @@ async fn bad_specs_are_refused_with_their_place() -> TestResult {
         ("name: x\nresources:\n  gpu_per_node: 8\nrun: x\n", "gpus_per_node"),
         ("resources: {nnodes: 0}\nrun: x\n", "nnodes"),
         ("resources: {gpus_per_node: -1}\nrun: x\n", "gpus_per_node"),
-        ("queue: {hold: true}\nrun: x\n", "not built yet"),
+        ("launcher: {driver: rank0}\nrun: x\n", "not built yet"),
     ];
     for (spec, said) in cases {
         let (status, answer) = api.post("/api/v1/jobs", &headers, spec).await?;

@@ -8,6 +8,7 @@ use crate::arguments::Argument;
 use crate::code::{CodeSource, CodeSpec};
 use crate::job::{Checkpoint, Entrypoint, JobSpec, Kind, Launcher, Resources};
 use crate::priority::Priority;
+use crate::queue::Queue;
 use crate::tracking::{Tracking, Wandb};
 use crate::units;
 
@@ -51,14 +52,7 @@ impl JobSpec {
         top.put("name", self.name.as_ref().map(|v| json!(v)));
         top.put("project", self.project.as_ref().map(|v| json!(v)));
         top.put("min_runtime", self.min_runtime.map(|time| json!(units::write_duration(time))));
-        let mut queue = serde_json::Map::new();
-        if self.preemptible {
-            queue.insert("preemptible".to_owned(), json!(true));
-        }
-        if self.priority != Priority::NORMAL {
-            queue.insert("priority".to_owned(), json!(self.priority.0));
-        }
-        top.put("queue", not_empty(json!(queue)));
+        top.put("queue", self.queue.canonical());
         top.put("resources", Some(self.resources.canonical()));
         let reward = self.reward.as_ref();
         top.put("reward", reward.map(|r| json!({ "path": r.path, "symbol": r.symbol })));
@@ -156,6 +150,20 @@ impl Launcher {
         out.put("start_timeout", Some(json!(units::write_duration(self.start_timeout))));
         out.put("type", Some(json!(self.kind.word())));
         out.finish()
+    }
+}
+
+impl Queue {
+    fn canonical(&self) -> Option<Value> {
+        let mut out = Object::default();
+        out.put("after", not_empty(json!(self.after)));
+        out.put("hold", self.hold.then_some(json!(true)));
+        out.put("max_wait", self.max_wait.map(|time| json!(units::write_duration(time))));
+        out.put("not_before", self.not_before.map(|moment| json!(moment.to_string())));
+        out.put("preemptible", self.preemptible.then_some(json!(true)));
+        let priority = Some(self.priority).filter(|priority| *priority != Priority::NORMAL);
+        out.put("priority", priority.map(|priority| json!(priority.0)));
+        out.finish_not_empty()
     }
 }
 

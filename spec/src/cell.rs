@@ -11,6 +11,7 @@ use crate::fields;
 use crate::job::LauncherKind;
 use crate::nodes::range_ends;
 use crate::priority::{PRIORITY_WORDS, Priority};
+use crate::queue::Moment;
 use crate::reader::Reader;
 use crate::suggest::nearest;
 use crate::tree::{Entry, Node, Scalar, ScalarKind, Value, join};
@@ -179,6 +180,14 @@ impl<'a> Cell<'a> {
         let read = self.scalar().and_then(|s| units::duration(&s.text));
         if read.is_none() {
             self.wrong(units::DURATION_FORM, self.unit_hint(), out);
+        }
+        read
+    }
+
+    pub(crate) fn moment(&self, out: &mut Problems) -> Option<Moment> {
+        let read = self.scalar().and_then(|s| Moment::parse(&s.text));
+        if read.is_none() {
+            self.wrong("a time with its offset, such as 2026-12-01T22:00:00+08:00", None, out);
         }
         read
     }

@@ -8,6 +8,7 @@ use crate::error::{Code, Problems, quoted};
 use crate::fields;
 use crate::job::{Checkpoint, JobSpec, Kind, Launcher, Resources};
 use crate::nodes::Topology;
+use crate::queue::Queue;
 use crate::reader::Reader;
 use crate::suggest::nearest;
 use crate::table::KINDS;
@@ -69,11 +70,7 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     spec.timeout = top.get("timeout").and_then(|cell| cell.duration(out));
     spec.min_runtime = top.get("min_runtime").and_then(|cell| cell.duration(out));
     if let Some(queue) = top.section("queue", &fields::QUEUE, out) {
-        if let Some(priority) = queue.get("priority").and_then(|cell| cell.priority(out)) {
-            spec.priority = priority;
-        }
-        let preemptible = queue.get("preemptible").and_then(|cell| cell.boolean(out));
-        spec.preemptible = preemptible.unwrap_or_default();
+        spec.queue = read_queue(&queue, out);
     }
     let code = top.section("code", &fields::CODE, out);
     spec.code = code.and_then(|code| read_code(&code, out));
@@ -174,6 +171,23 @@ fn read_launcher(section: &Reader<'_>, out: &mut Problems) -> Launcher {
         launcher.start_timeout = timeout;
     }
     launcher
+}
+
+fn read_queue(section: &Reader<'_>, out: &mut Problems) -> Queue {
+    let priority = section.get("priority").and_then(|cell| cell.priority(out));
+    let hold = section.get("hold").and_then(|cell| cell.boolean(out));
+    let not_before = section.get("not_before").and_then(|cell| cell.moment(out));
+    let after = section.get("after").and_then(|cell| cell.texts(out));
+    let max_wait = section.get("max_wait").and_then(|cell| cell.duration(out));
+    let preemptible = section.get("preemptible").and_then(|cell| cell.boolean(out));
+    Queue {
+        priority: priority.unwrap_or_default(),
+        preemptible: preemptible.unwrap_or(false),
+        hold: hold.unwrap_or(false),
+        not_before,
+        after: after.unwrap_or_default(),
+        max_wait,
+    }
 }
 
 fn read_checkpoint(section: &Reader<'_>, out: &mut Problems) -> Checkpoint {

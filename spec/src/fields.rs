@@ -39,6 +39,8 @@ pub(crate) enum Shape {
     /// An absolute path.
     Path,
     Duration,
+    /// A point in time.
+    Moment,
     Size,
     Bool,
     Count(RangeInclusive<u32>),

@@ -7,7 +7,7 @@ use crate::arguments::Argument;
 use crate::code::{CodeSpec, Reward};
 use crate::error::{Code, Problems, SpecErrors};
 use crate::nodes::Topology;
-use crate::priority::Priority;
+use crate::queue::Queue;
 use crate::tracking::Tracking;
 use crate::tree::join;
 use crate::variable;
@@ -57,10 +57,8 @@ pub struct JobSpec {
     pub tracking: Tracking,
     /// Longest time in the state RUNNING; `None` for no limit.
     pub timeout: Option<Duration>,
-    /// Place in the queue.
-    pub priority: Priority,
-    /// Whether it may be sent back to the queue for a job of higher priority.
-    pub preemptible: bool,
+    /// Its place in the queue, and what it waits for there.
+    pub queue: Queue,
     /// Time that it runs at least before it may make room for another.
     pub min_runtime: Option<Duration>,
     /// Where the code comes from; `None` when it is on the nodes.
@@ -316,8 +314,7 @@ impl JobSpec {
             checkpoint: Checkpoint::default(),
             tracking: Tracking::default(),
             timeout: None,
-            priority: Priority::default(),
-            preemptible: false,
+            queue: Queue::default(),
             min_runtime: None,
             code: None,
             reward: None,

@@ -32,6 +32,7 @@ mod job;
 mod nodes;
 mod overrides;
 mod priority;
+mod queue;
 mod reader;
 mod render;
 mod schema;
@@ -59,6 +60,7 @@ pub use job::{
 pub use nodes::Topology;
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;
+pub use queue::{MAX_AFTER, Moment, Queue, after_job};
 pub use schema::{Names, schema};
 pub use starter::{modelines, starter};
 pub use template::{Param, ParamKind, ParamValue, Template, find as find_template, templates};

@@ -275,10 +275,24 @@ pub(crate) static QUEUE: Section = Section {
             "Whether the job may be sent back to the queue for one of higher priority.",
         )
         .default("false"),
-        later("after"),
-        later("not_before"),
-        later("hold"),
-        later("max_wait"),
+        built(
+            "after",
+            Shape::List(&Shape::Text),
+            "Jobs that must have SUCCEEDED before this one starts: `job:` and the name or id of a \
+             job that was submitted before. When one ends otherwise, this one FAILED.",
+        ),
+        built(
+            "not_before",
+            Shape::Moment,
+            "Does not start before this time, such as 2026-12-01T22:00:00+08:00.",
+        ),
+        built("hold", Shape::Bool, "Does not start until somebody releases it.").default("false"),
+        built(
+            "max_wait",
+            Shape::Duration,
+            "Longest time in the queue in which the job could have started; then it FAILED. Time \
+             held, before `not_before` or behind `after` does not count.",
+        ),
     ],
 };
 

@@ -17,6 +17,7 @@ use crate::error::{Code, Problems, quoted};
 use crate::job::{
     CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, Expansion, JobSpec, Kind, Resources,
 };
+use crate::queue::{AFTER_FORM, MAX_AFTER, Queue, after_job};
 use crate::tracking::Tracking;
 use crate::tree::join;
 use crate::units;
@@ -94,7 +95,7 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
     if spec.kind == Kind::Job && spec.entrypoint == Entrypoint::Nothing {
         out.key(Code::MISSING, "/run", "nothing to run: the job has no entrypoint", None);
     }
-    check_count("/queue/priority", spec.priority.0, &PRIORITY, out);
+    check_queue(&spec.queue, out);
     if let Some(code) = &spec.code {
         check_code(code, out);
     }
@@ -105,6 +106,20 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
         check_reward_path(spec, reward, out);
     }
     check_secrets(spec, out);
+}
+
+fn check_queue(queue: &Queue, out: &mut Problems) {
+    check_count("/queue/priority", queue.priority.0, &PRIORITY, out);
+    check_time("/queue/max_wait", queue.max_wait, out);
+    if queue.after.len() > MAX_AFTER {
+        let message =
+            format!("`queue.after` names {} jobs; at most {MAX_AFTER}", queue.after.len());
+        out.value(Code::TOO_LARGE, "/queue/after", message, None);
+    }
+    for (index, job) in queue.after.iter().enumerate() {
+        let pointer = join("/queue/after", &index.to_string());
+        check_form(&pointer, job, selects_job(after_job(job)), AFTER_FORM, out);
+    }
 }
 
 /// A relative path is one in the directory that the job runs in, on every node.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_spec::{
-    Checkpoint, Entrypoint, JobSpec, Kind, Launcher, LauncherKind, MAX_SPEC_BYTES, Mlflow,
-    Priority, Resources, Tracking, Wandb, WandbMode, parse, parse_resolved, parse_with_overrides,
+    Checkpoint, Entrypoint, JobSpec, Kind, Launcher, LauncherKind, MAX_SPEC_BYTES, Mlflow, Queue,
+    Resources, Tracking, Wandb, WandbMode, parse, parse_resolved, parse_with_overrides,
     resolve_env,
 };
 
@@ -108,8 +108,7 @@ fn every_field_arrives() {
             }),
         },
         timeout: None,
-        priority: Priority::NORMAL,
-        preemptible: false,
+        queue: Queue::default(),
         min_runtime: None,
         code: None,
         reward: None,

@@ -178,7 +178,7 @@ env:
   1A: x
   B: 1
   B: 2
-queue: {hold: true}
+launcher: {driver: rank0}
 workdir: relative
 ";
     let errors = errors_of(source);
@@ -191,7 +191,7 @@ workdir: relative
             ("E0102", "/resources/shm", 5, 3),
             ("E0103", "/env/1A", 7, 3),
             ("E0108", "/env/B", 9, 3),
-            ("E0102", "/queue/hold", 10, 9),
+            ("E0102", "/launcher/driver", 10, 12),
             ("E0103", "/workdir", 11, 10),
             ("E0104", "/run", 0, 0),
         ]
@@ -322,7 +322,7 @@ fn errors_of_overrides_name_the_override() {
     let cases = [
         ("resources.nnodes", "0", "E0103", "/resources/nnodes"),
         ("resources.nnods", "1", "E0101", "/resources/nnods"),
-        ("queue.hold", "true", "E0102", "/queue/hold"),
+        ("launcher.driver", "rank0", "E0102", "/launcher/driver"),
         ("resources", "{nnodes: 1, nnodes: 2}", "E0108", "/resources"),
         ("name", "[a", "E0105", "/name"),
         ("name.x", "1", "E0107", "/name/x"),

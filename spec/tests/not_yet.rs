@@ -8,10 +8,6 @@ use gangline_spec::{Code, not_yet_fields, parse};
 /// (the field, what a user would write, the pointer of the refusal). A section that is not built
 /// is refused as one; what stands in it is not read.
 const CASES: &[(&str, &str, &str)] = &[
-    ("queue.after", "queue: {after: [job:tokenize-v3]}", "/queue/after"),
-    ("queue.not_before", "queue: {not_before: '2026-12-01T22:00:00+08:00'}", "/queue/not_before"),
-    ("queue.hold", "queue: {hold: false}", "/queue/hold"),
-    ("queue.max_wait", "queue: {max_wait: 7d}", "/queue/max_wait"),
     ("idle_policy", "idle_policy: {min_gpu_util: 10%, window: 1h, action: notify}", "/idle_policy"),
     ("files", "files: [{src: ~/t, dest: /run/t, mode: '0600'}]", "/files"),
     ("mounts_required", "mounts_required: [/data, /ckpt]", "/mounts_required"),
@@ -101,11 +97,6 @@ fn every_planned_field_has_a_case() {
 
 #[test]
 fn what_is_planned_is_refused_in_its_place() {
-    for queue in ["after: [job:x]", "not_before: x", "hold: true", "max_wait: 7d"] {
-        let errors = parse(&format!("run: x\nqueue: {{{queue}}}\n")).unwrap_err();
-        assert_eq!(errors.errors.len(), 1, "{queue}: {errors:?}");
-        assert_eq!(errors.errors[0].code, Code::NOT_YET);
-    }
     for kind in ["serve", "notebook", "pipeline"] {
         let errors = parse(&format!("kind: {kind}\nrun: x\n")).unwrap_err();
         assert_eq!(

@@ -25,7 +25,7 @@ name: GRPO
 resources:
   nnodes: 0
   memory_per_node: 512
-queue: {hold: true}
+launcher: {driver: rank0}
 env:
   GANGLINE_JOB_ID: x
 ";
@@ -48,11 +48,11 @@ env:
     4 |   memory_per_node: 512
       |                    ^ the unit is missing
 
-    error[E0102]: `queue.hold` is not built yet
-     --> grpo.yaml:5:9
+    error[E0102]: `launcher.driver` is not built yet
+     --> grpo.yaml:5:12
       |
-    5 | queue: {hold: true}
-      |         ^ leave it out: it would do nothing
+    5 | launcher: {driver: rank0}
+      |            ^ leave it out: it would do nothing
 
     error[E0103]: `GANGLINE_JOB_ID` is reserved
      --> grpo.yaml:7:3

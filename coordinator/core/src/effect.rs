@@ -6,6 +6,7 @@ use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
 
 use super::audit::AuditEntry;
 use super::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
+use super::eligibility::BadDependency;
 use super::event::RequestId;
 use super::explain::{Explanation, QueueLine};
 use super::gang::Gang;
@@ -217,6 +218,29 @@ pub enum Rejected {
     UnknownSecrets {
         missing: Vec<usize>,
     },
+    /// The job that the submission is to run after, by its place in the spec.
+    Dependency {
+        index: usize,
+        why: BadDependency,
+    },
+    /// The job is not in the queue.
+    NotWaiting {
+        state: &'static str,
+    },
+    /// The job is being stopped for good.
+    Ending,
+    /// The job runs on a standing cluster, whose nodes are given.
+    FixedNodes,
+    /// See `core::controls::EXCLUDED_LIMIT`.
+    TooManyExcluded {
+        limit: usize,
+    },
+    /// The job has no time limit that could be extended.
+    NoTimeLimit,
+    /// A time limit is only ever extended.
+    ShorterTimeLimit {
+        present_ms: u64,
+    },
     /// The highest that the project may ask for.
     PriorityTooHigh {
         highest: u8,
@@ -281,8 +305,13 @@ impl Write {
                 }
             }
             Write::Usage(usage) if rebooted => usage.at.boot_ms = now.boot_ms,
+            Write::Job(job) if rebooted => Arc::make_mut(job).over_reboot(now),
             Write::Attempt(attempt) if rebooted => {
-                if let Some(guest) = &mut Arc::make_mut(attempt).guest {
+                let attempt = Arc::make_mut(attempt);
+                if attempt.ended.is_none() {
+                    attempt.started = attempt.started.in_this_boot(now);
+                }
+                if let Some(guest) = &mut attempt.guest {
                     guest.since.boot_ms = now.boot_ms;
                 }
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, JobId, MemberKey, NodeId};
 
+use super::controls::Control;
 use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
 use super::explain::Question;
 use super::gang::Phase;
@@ -37,6 +38,13 @@ pub enum Event {
         job: JobId,
         actor: Principal,
         reason: String,
+    },
+    /// Hold a job, release it, send it back to the queue, or change what it may have.
+    ControlJob {
+        request: RequestId,
+        job: JobId,
+        control: Control,
+        actor: Principal,
     },
     /// Forget an ended job and everything that belongs to it.
     DeleteJob {
@@ -155,6 +163,7 @@ impl Event {
             Event::Submit { .. } => "submit",
             Event::Ask { .. } => "ask",
             Event::StopJob { .. } => "stop job",
+            Event::ControlJob { .. } => "control job",
             Event::DeleteJob { .. } => "delete job",
             Event::CreateJoinToken { .. } => "create join token",
             Event::CreateApiToken { .. } => "create API token",
@@ -188,6 +197,9 @@ pub struct Submission {
     pub principal: Principal,
     pub idempotency: Option<(String, [u8; 32])>,
     pub request: Arc<JobRequest>,
+    /// The jobs that it is to run after, in the order of the spec; `None` for one that there is not,
+    /// or that the submitter may not see.
+    pub after: Vec<Option<JobId>>,
 }
 
 /// A join whose certificate is already signed but not yet handed out.

@@ -20,7 +20,31 @@ pub fn violations(core: &Core) -> Vec<String> {
     indexes_agree(core, &mut found);
     nothing_is_orphaned(core, &mut found);
     secrets_are_there(core, &mut found);
+    waiting_is_sound(core, &mut found);
     found
+}
+
+/// What keeps a job from starting is there, and its clocks go in their states only.
+fn waiting_is_sound(core: &Core, found: &mut Vec<String>) {
+    for job in core.jobs.values() {
+        if job.eligible.is_some() && job.state != JobState::Pending
+            || job.running.is_some() != (job.state == JobState::Running)
+            || job.hold.is_some() && !job.is_queued()
+        {
+            found.push(format!("waiting: {} is {} but {job:?}", job.id, job.state.word()));
+        }
+        for id in &job.waits_for {
+            let other = core.jobs.get(id).filter(|other| !other.state.is_terminal());
+            if job.state != JobState::Pending || other.is_none_or(|o| o.sequence >= job.sequence) {
+                found.push(format!("waiting: {} waits for {id}", job.id));
+            }
+        }
+    }
+    let indexed = core.waited_for.iter().map(|(id, waiting)| (id, waiting.iter().collect()));
+    let (indexed, expected) = (indexed.collect::<Vec<_>>(), core.waiting_now());
+    if indexed != expected {
+        found.push(format!("index: waiting {indexed:?}, expected {expected:?}"));
+    }
 }
 
 /// A job that has not ended can be started: its secrets have not gone.

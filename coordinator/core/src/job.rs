@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, JobId, MemberId};
-use gangline_common::time::Timestamp;
+use gangline_common::time::{Stopwatch, Timestamp};
+
+use super::controls::{Changes, Hold};
 
 use super::topology::Topology;
 
@@ -20,6 +22,12 @@ pub struct JobRequest {
     pub kind: JobKind,
     /// 0 to 100; the higher goes first.
     pub priority: u8,
+    /// Submitted to be held until somebody releases it.
+    pub hold: bool,
+    /// Wall clock before which it does not start.
+    pub not_before_ms: Option<u64>,
+    /// Longest time in the queue in which it could have started.
+    pub max_wait_ms: Option<u64>,
     /// Name or id of the standing cluster to run on, as the spec has it.
     pub cluster: Option<String>,
     /// Nodes of the gang; the least of an elastic one.
@@ -129,7 +137,14 @@ pub struct Job {
     pub id: JobId,
     pub user: String,
     pub project: String,
+    /// What was submitted, with `changes` applied.
     pub request: Arc<JobRequest>,
+    /// What was decided about it since.
+    pub changes: Changes,
+    /// Who holds it back.
+    pub hold: Option<Hold>,
+    /// Jobs that have to succeed before it starts, and have not yet; in the order of the spec.
+    pub waits_for: Vec<JobId>,
     pub state: JobState,
     /// The gang that all attempts of this job run on, one epoch each; a guest's is its cluster's.
     pub gang: GangId,
@@ -145,6 +160,10 @@ pub struct Job {
     /// Since when it runs, or ran at last.
     pub started: Option<Timestamp>,
     pub ended: Option<Timestamp>,
+    /// How long it could have started (PENDING only); absent while it may not.
+    pub eligible: Option<Stopwatch>,
+    /// How long it has run (RUNNING only).
+    pub running: Option<Stopwatch>,
     /// One sentence: why the job waits, or why it ended.
     pub reason: String,
     /// What the job will be once its gang is gone (STOPPING only).
@@ -218,10 +237,42 @@ impl Job {
         matches!(self.request.kind, JobKind::Cluster { .. })
     }
 
-    /// Whether the passing of time may end it: its own time limit, or a cluster's idle time.
+    /// Whether the passing of time may end it or let it start: its time limit, a cluster's idle time,
+    /// the earliest start, the longest wait.
     pub(super) fn is_timed(&self) -> bool {
-        let limited = self.state == JobState::Running && self.request.timeout_ms.is_some();
-        limited || (self.is_cluster() && !self.state.is_terminal())
+        let request = &self.request;
+        let limited = self.state == JobState::Running && request.timeout_ms.is_some();
+        let waits = request.not_before_ms.is_some() || request.max_wait_ms.is_some();
+        let waits = self.state == JobState::Pending && waits;
+        limited || waits || (self.is_cluster() && !self.state.is_terminal())
+    }
+
+    /// Whether it is in the queue, or will be once its gang is gone.
+    pub fn is_queued(&self) -> bool {
+        let comes_back =
+            self.outcome.as_ref().is_some_and(|outcome| outcome.terminal_state().is_none());
+        self.state == JobState::Pending || (self.state == JobState::Stopping && comes_back)
+    }
+
+    /// Its times under the clock of another boot: what it may still have is what it had. When it has
+    /// ended, nothing but the time between them counts.
+    pub fn over_reboot(&mut self, now: Timestamp) {
+        if self.state.is_terminal() {
+            return;
+        }
+        for time in [Some(&mut self.submitted), self.started.as_mut()].into_iter().flatten() {
+            *time = time.in_this_boot(now);
+        }
+        for watch in [&mut self.eligible, &mut self.running].into_iter().flatten() {
+            watch.over_reboot(now);
+        }
+    }
+
+    /// Adds a line to its history without a change of state.
+    pub fn note(&mut self, now: Timestamp, actor: &str, text: String) {
+        let state = self.state.word().to_owned();
+        let actor = actor.to_owned();
+        remember(&mut self.history, Transition { wall_ms: now.wall_ms, state, actor, text });
     }
 }
 

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use gangline_common::ids::JobId;
-use gangline_common::time::Timestamp;
+use gangline_common::time::{Stopwatch, Timestamp};
 
+use super::controls::{Changes, Hold};
 use super::credential::{IdempotencyRecord, Principal};
 use super::effect::{Answer, Effects, Rejected, Write};
 use super::event::{RequestId, Submission};
@@ -32,13 +33,26 @@ impl Core {
             Ok(cluster) => cluster,
             Err(rejected) => return Core::reject(request, rejected, out),
         };
-        let Submission { job: id, gang, token_seed, principal, idempotency, request: wanted } =
-            submission;
+        let waits_for = match self.unsettled(&submission) {
+            Ok(waits_for) => waits_for,
+            Err(rejected) => return Core::reject(request, rejected, out),
+        };
+        let Submission {
+            job: id, gang, token_seed, principal, idempotency, request: wanted, ..
+        } = submission;
+        let hold = wanted.hold.then(|| Hold {
+            by: principal.user.clone(),
+            why: "submitted so".to_owned(),
+            since: now,
+        });
         let mut job = Job {
             id: id.clone(),
             user: principal.user.clone(),
             project: principal.project.clone(),
             request: wanted,
+            changes: Changes::default(),
+            hold,
+            waits_for,
             state: JobState::Pending,
             gang: cluster.as_ref().map_or(gang, |cluster| cluster.gang.clone()),
             cluster: cluster.map(|cluster| cluster.id.clone()),
@@ -48,6 +62,8 @@ impl Core {
             submitted: now,
             started: None,
             ended: None,
+            eligible: None,
+            running: None,
             reason: "just submitted".to_owned(),
             outcome: None,
             history: Vec::new(),
@@ -61,6 +77,7 @@ impl Core {
                 text: "submitted".to_owned(),
             },
         );
+        self.refresh_eligible(&mut job, now);
         let detail = format!("{} in {}", job.request.name, job.project);
         self.audit(&principal, "job.submit", format!("job {id}"), &detail, now, out);
         self.put(Write::Job(Arc::new(job)), out);
@@ -214,6 +231,7 @@ impl Core {
             let mut job = Job::clone(job);
             job.reason = outcome.sentence();
             job.outcome = Some(outcome);
+            job.hold = None;
             remember(
                 &mut job.history,
                 Transition {
@@ -243,12 +261,17 @@ impl Core {
         }
         let mut job = Job::clone(job);
         job.state = state;
+        job.running = None;
         if state == JobState::Running {
             job.started = Some(now);
+            job.running = Some(Stopwatch::start(now));
         }
         if state.is_terminal() {
             job.ended = Some(now);
+            job.hold = None;
+            job.waits_for = Vec::new();
         }
+        self.refresh_eligible(&mut job, now);
         remember(
             &mut job.history,
             Transition {
@@ -266,9 +289,9 @@ impl Core {
     /// while the coordinator is away as well.
     pub(super) fn expire_time_limits(&mut self, now: Timestamp, out: &mut Effects) {
         let due = |job: &Job| {
-            let (limit, started) = (job.request.timeout_ms?, job.started?);
-            let over = job.state == JobState::Running && now.ms_since(started) >= limit;
-            over.then(|| format!("its time limit of {} s is over", limit / 1000))
+            let (limit, running) = (job.request.timeout_ms?, job.running?);
+            (running.ms(now) >= limit)
+                .then(|| format!("its time limit of {} s is over", limit / 1000))
         };
         let due: Vec<_> = self
             .timed_jobs
@@ -298,11 +321,13 @@ impl Core {
             | Outcome::RolledBack { .. } => "gangline".to_owned(),
         };
         self.set_job_state(id, state, &actor, outcome.sentence(), now, out);
-        if let Some(cluster) = self.jobs.get(id).cloned()
-            && cluster.is_cluster()
-            && cluster.state.is_terminal()
+        if let Some(job) = self.jobs.get(id).cloned()
+            && job.state.is_terminal()
         {
-            self.fail_waiting_guests(&cluster, now, out);
+            self.just_ended.push(job.id.clone());
+            if job.is_cluster() {
+                self.fail_waiting_guests(&job, now, out);
+            }
         }
         self.ask_for_scheduling();
     }

@@ -9,8 +9,10 @@
 pub mod audit;
 pub mod capacity;
 mod constraints;
+pub mod controls;
 pub mod credential;
 pub mod effect;
+pub mod eligibility;
 pub mod event;
 pub mod explain;
 pub mod forecast;
@@ -115,6 +117,10 @@ pub struct Core {
     pub(crate) unknown_on: BTreeMap<GangId, BTreeSet<NodeId>>,
     /// Jobs with an attempt that takes a part of a standing cluster, by its gang.
     pub(crate) guests: BTreeMap<GangId, BTreeSet<JobId>>,
+    /// Jobs that wait for another one's success, by that one.
+    pub(crate) waited_for: BTreeMap<JobId, BTreeSet<JobId>>,
+    /// Jobs that have ended in this step, for those that wait for them.
+    pub(crate) just_ended: Vec<JobId>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
     pub(crate) quarantine: Vec<Quarantine>,
@@ -168,14 +174,17 @@ impl Core {
         match write {
             Write::Job(job) => {
                 self.next_sequence = self.next_sequence.max(job.sequence + 1);
+                self.index_waiting(&job);
+                // Its priority may have been another one.
+                if let Some(before) = self.jobs.get(&job.id) {
+                    self.queue.remove(&before.place());
+                }
                 if job.state == JobState::Pending {
                     self.queue.insert(job.place(), job.id.clone());
-                } else {
-                    self.queue.remove(&job.place());
                 }
                 // Readers have the record's reason now, until the next pass.
                 self.why.remove(&job.id);
-                if job.state != JobState::Pending {
+                if job.eligible.is_none() {
                     self.promised.remove(&job.id);
                     self.overtaken.remove(&job.id);
                     self.claimants.remove(&job.id);
@@ -276,6 +285,9 @@ impl Core {
             Event::StopJob { request, job, actor, reason } => {
                 self.on_stop_job(request, &job, &actor, reason, now, out);
             }
+            Event::ControlJob { request, job, control, actor } => {
+                self.on_control_job(request, &job, control, &actor, now, out);
+            }
             Event::DeleteJob { request, job, actor } => {
                 self.on_delete_job(request, &job, &actor, now, out);
             }
@@ -332,6 +344,7 @@ impl Core {
             self.next_check_ms = now.boot_ms + CHECK_EVERY_MS;
             self.expire(now, out);
         }
+        self.settle_dependents(now, out);
         if std::mem::take(&mut self.want_schedule) {
             self.last_pass_ms = now.boot_ms;
             self.schedule(now, out);
@@ -347,6 +360,7 @@ impl Core {
         self.expire_guests(now, out);
         self.expire_drains(now, out);
         self.expire_time_limits(now, out);
+        self.expire_waits(now, out);
         self.expire_idle_clusters(now, out);
         let quarantined = self.quarantine.len();
         self.quarantine.retain(|quarantine| quarantine.until_ms > now.boot_ms);

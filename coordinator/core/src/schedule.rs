@@ -109,6 +109,11 @@ impl Core {
         let mut failed: Failed<'_> = BTreeMap::new();
         let mut unreachable: BTreeMap<Shape<'_>, Option<Arc<str>>> = BTreeMap::new();
         for job in &queue {
+            // Such a job holds back nobody.
+            if let Err(not_yet) = self.eligible(job, now) {
+                pass.reasons.insert(job.id.clone(), Arc::from(not_yet.to_string()));
+                continue;
+            }
             if let Some(cluster) = job.cluster.clone() {
                 self.try_guest(job, cluster, &mut pass, now, out);
                 continue;

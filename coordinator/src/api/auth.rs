@@ -30,6 +30,8 @@ pub enum Action {
     ReadJobs,
     SubmitJob,
     StopJob,
+    /// Hold, release, requeue, change the priority, extend the time limit.
+    ControlJob,
     DeleteJob,
     ReadPackages,
     WritePackage,
@@ -83,11 +85,13 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     // What a role may do to anything at all.
     let able = match action {
         WhoAmI | ReadJobs | ReadNodes | ReadPackages | ReadProjects => true,
-        SubmitJob | StopJob | DeleteJob | WritePackage | ManageSecrets => role >= Role::Member,
+        SubmitJob | StopJob | ControlJob | DeleteJob | WritePackage | ManageSecrets => {
+            role >= Role::Member
+        }
         ReadAudit | MaintainNode | ManagePools => role >= Role::Operator,
         RevokeNode | ManageTokens | ManageProjects => false,
     };
-    let everybodys = role >= Role::Operator && matches!(action, ReadJobs | StopJob);
+    let everybodys = role >= Role::Operator && matches!(action, ReadJobs | StopJob | ControlJob);
     match object {
         // Nothing is said of what the role cannot see.
         Object::Job(job) if job.project != principal.project && !everybodys => Err(Denied::Hidden),

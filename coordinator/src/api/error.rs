@@ -78,6 +78,9 @@ kinds! {
     RAY_NOT_UP = "E0365", CONFLICT, "The Ray cluster is not up";
     RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
     RATE_LIMITED = "E0367", TOO_MANY_REQUESTS, "Too many requests";
+    NOT_WAITING = "E0380", CONFLICT, "The job is not in the queue";
+    ENDING = "E0381", CONFLICT, "The job is being stopped";
+    BAD_TIME_LIMIT = "E0382", CONFLICT, "The time limit cannot be changed so";
     BAD_QUOTA = "E0390", UNPROCESSABLE_ENTITY, "The quota contradicts itself or others";
     QUOTA_BELOW_USE = "E0391", CONFLICT, "The project uses more than the quota";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";

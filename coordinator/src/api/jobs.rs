@@ -27,7 +27,7 @@ use crate::core::effect::{Answer, Rejected};
 use crate::core::event::{Event, RequestId};
 use crate::core::job::{Job, JobState};
 
-/// Longest reason of a stop, in characters.
+/// Longest reason of a stop or a hold, in characters.
 const MAX_REASON: usize = 1024;
 /// Jobs that are named when a prefix fits several.
 const MAX_CANDIDATES: usize = 5;
@@ -82,6 +82,7 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
         }
         Rejected::AlreadyEnded { state } => {
             ApiError::new(ALREADY_ENDED, format!("the job has already ended: {state}"))
+                .hint("`gangline clone` submits it again")
         }
         Rejected::NotEnded { state } => ApiError::new(NOT_ENDED, format!("the job is {state}"))
             .hint("stop it, and delete it when it has ended"),
@@ -188,7 +189,16 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             ApiError::new(LAST_ADMIN, detail)
                 .hint("make another administrator's token that does not expire first")
         }
+        other @ (Rejected::NotWaiting { .. }
+        | Rejected::Ending
+        | Rejected::FixedNodes
+        | Rejected::TooManyExcluded { .. }
+        | Rejected::NoTimeLimit
+        | Rejected::ShorterTimeLimit { .. }) => {
+            super::controls::refused(&other).unwrap_or_else(|| unexpected(&Answer::Rejected(other)))
+        }
         other @ (Rejected::JobExists { .. }
+        | Rejected::Dependency { .. }
         | Rejected::UnknownSecrets { .. }
         | Rejected::BadJoinToken
         | Rejected::Revoked
@@ -384,11 +394,7 @@ pub(super) async fn stop_job(
     let board = &shared.api.board;
     let job = find_job(board, &principal, Action::StopJob, &id)?.job.id.clone();
     let stop: StopRequest = read_json(body).await?.unwrap_or_default();
-    let reason = stop.reason.unwrap_or_default();
-    if reason.chars().count() > MAX_REASON {
-        return Err(ApiError::new(BAD_PARAMETER, "the reason is too long")
-            .hint(format!("at most {MAX_REASON} characters")));
-    }
+    let reason = checked_reason(stop.reason)?;
     match ask_to_stop(&shared, &principal, &job, reason).await? {
         Ok(()) => {}
         Err(rejected) => return Err(refused(&shared, &principal, rejected)),
@@ -397,6 +403,16 @@ pub(super) async fn stop_job(
     let location = format!("/api/v1/jobs/{job}");
     let answer = JobAnswer { job: view(&shared, &snapshot) };
     Ok((StatusCode::ACCEPTED, [(header::LOCATION, location)], Json(answer)))
+}
+
+/// A reason for people, which may be absent.
+pub(super) fn checked_reason(reason: Option<String>) -> Result<String, ApiError> {
+    let reason = reason.unwrap_or_default();
+    if reason.chars().count() > MAX_REASON {
+        return Err(ApiError::new(BAD_PARAMETER, "the reason is too long")
+            .hint(format!("at most {MAX_REASON} characters")));
+    }
+    Ok(reason)
 }
 
 /// Asks the core to stop a job; durable when this returns.

@@ -6,6 +6,7 @@ mod alias;
 mod audit;
 pub mod auth;
 mod code;
+mod controls;
 pub mod dialect;
 pub mod error;
 mod explain;
@@ -141,6 +142,11 @@ fn table() -> Vec<Route> {
         needs(ReadJobs, routes!(jobs::list_jobs)),
         needs(ReadJobs, routes!(jobs::get_job)),
         needs(StopJob, routes!(jobs::stop_job)),
+        needs(ControlJob, routes!(controls::hold_job)),
+        needs(ControlJob, routes!(controls::release_job)),
+        needs(ControlJob, routes!(controls::requeue_job)),
+        needs(ControlJob, routes!(controls::set_priority)),
+        needs(ControlJob, routes!(controls::extend_job)),
         needs(ReadJobs, routes!(explain::explain_job)),
         needs(SubmitJob, routes!(explain::plan_job)),
         needs(ReadJobs, routes!(explain::list_queue)),

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use gangline_common::ids::{GangId, JobId, short_suffix};
 use gangline_common::random;
-use gangline_spec::{Code, JobSpec, MAX_SPEC_BYTES, SpecError, SpecErrors};
+use gangline_spec::{Code, JobSpec, MAX_SPEC_BYTES, SpecError, SpecErrors, after_job};
 use gangline_tree::Hash;
 use ring::digest;
 use serde::Deserialize;
@@ -25,8 +25,9 @@ use super::jobs::{JobAnswer, ask, key_reused, refused, unexpected, view};
 use super::{App, Params, Shared, header_text, read_body};
 use crate::core::credential::{Principal, Role};
 use crate::core::effect::{Answer, Rejected};
+use crate::core::eligibility::BadDependency;
 use crate::core::event::{Event, Submission};
-use crate::core::job::JobRequest;
+use crate::core::job::{Job, JobRequest};
 use crate::paths::{Asker, resolve_paths};
 use crate::request::{Owner, job_request, tree};
 
@@ -121,6 +122,10 @@ pub(super) async fn submit(
     let Prepared { project, request } = prepare(shared, principal, &wish)?;
     let Wish { spec, source, id: job, idempotency, .. } = wish;
     let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
+    let after_names = spec.queue.after;
+    let after =
+        after_names.iter().map(|entry| dependency(shared, principal, &project, &job, entry));
+    let after = after.collect();
     let pools = spec.resources.pools.clone();
     let (names, submitted_to) = (spec.secrets, project.clone());
     let canonical = request.spec_json.clone();
@@ -132,6 +137,7 @@ pub(super) async fn submit(
         principal: Principal { project, ..principal.clone() },
         idempotency,
         request,
+        after,
     });
     match ask(shared, |request| Event::Submit { request, submission }).await? {
         Ok(Answer::Submitted { job }) => Ok(Submitted::Made { job, seed }),
@@ -142,6 +148,9 @@ pub(super) async fn submit(
         }
         Err(Rejected::NoSuchPool { pool, known }) => {
             Err(unknown_pool(&pool, &pools, &known, &source))
+        }
+        Err(Rejected::Dependency { index, why }) => {
+            Err(bad_dependency(index, &why, &after_names, &submitted_to, &source))
         }
         Err(rejected) => Err(refused(shared, principal, rejected)),
     }
@@ -206,6 +215,62 @@ fn unknown_pool(pool: &str, named: &[String], known: &[String], source: &str) ->
     let hint = Some(pools_there_are(known));
     let error = SpecError::new(Code::BAD_VALUE, pointer, message, hint);
     let mut errors = SpecErrors::from(error);
+    errors.locate(source);
+    ApiError::spec(errors)
+}
+
+/// The job that an entry of `queue.after` means: an id, of any project that the caller may read, or
+/// a name, of which it is the newest job in the project of the submission.
+fn dependency(
+    shared: &Shared,
+    principal: &Principal,
+    project: &str,
+    own: &JobId,
+    entry: &str,
+) -> Option<JobId> {
+    let wanted = after_job(entry);
+    if wanted == own.as_str() {
+        return Some(own.clone());
+    }
+    let board = &shared.api.board;
+    let by_id = JobId::new(wanted).ok().and_then(|id| board.job(&id));
+    if let Some(found) = by_id.filter(|snapshot| sees(principal, &snapshot.job)) {
+        return Some(found.job.id.clone());
+    }
+    let visible = |job: &Job| job.project == project && sees(principal, job);
+    board.newest_named(wanted, visible).map(|job| job.id.clone())
+}
+
+/// The job that cannot be run after, at its place in the text.
+fn bad_dependency(
+    index: usize,
+    why: &BadDependency,
+    names: &[String],
+    project: &str,
+    source: &str,
+) -> ApiError {
+    let name = quoted(names.get(index).map_or("", |entry| after_job(entry)));
+    let (message, hint) = match why {
+        BadDependency::Missing => (
+            format!("there is no job {name} in the project `{project}` to run after"),
+            "submit that one first: a job runs after jobs that are there already, so that no two \
+             wait for each other; of another project name the id",
+        ),
+        BadDependency::Itself => {
+            (format!("the job {name} would wait for itself"), "leave it out of `queue.after`")
+        }
+        BadDependency::Ended { job, state } => (
+            format!("{name} (job {job}) is {state} and will not succeed any more"),
+            "`gangline clone` submits it again; run after the new one",
+        ),
+        BadDependency::Cluster { job } => (
+            format!("{name} (job {job}) is a standing cluster, which never succeeds"),
+            "`cluster:` or `--on` runs a job on it",
+        ),
+    };
+    let pointer = format!("/queue/after/{index}");
+    let error = SpecError::new(Code::BAD_VALUE, pointer, message, Some(hint.to_owned()));
+    let mut errors = SpecErrors { errors: vec![error], omitted: 0 };
     errors.locate(source);
     ApiError::spec(errors)
 }

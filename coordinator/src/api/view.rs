@@ -72,8 +72,18 @@ pub struct JobView {
     pub gpus_per_node: u32,
     /// The pools that it names, of which any will do; empty for every pool.
     pub pools: Vec<String>,
-    /// 0 to 100; the higher goes first.
+    /// 0 to 100; the higher goes first. The spec has what was submitted.
     pub priority: u8,
+    /// Who holds it back.
+    pub held: Option<HeldView>,
+    /// Ids of the jobs that have yet to succeed before it starts.
+    pub waits_for: Vec<String>,
+    /// It does not start before.
+    pub not_before: Option<String>,
+    /// Longest time in the queue in which it could have started, in seconds.
+    pub max_wait_s: Option<u64>,
+    /// Longest time in the state RUNNING in seconds; the spec has what was submitted.
+    pub timeout_s: Option<u64>,
     pub submitted: String,
     pub started: Option<String>,
     pub ended: Option<String>,
@@ -92,6 +102,15 @@ pub struct JobView {
     #[serde(flatten)]
     #[schema(value_type = JobDetail)]
     pub detail: Option<JobDetail>,
+}
+
+/// A job that does not start until somebody releases it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct HeldView {
+    pub by: String,
+    /// May be empty.
+    pub why: String,
+    pub since: String,
 }
 
 /// What the jobs on a standing cluster use of it.
@@ -247,6 +266,15 @@ impl JobView {
             gpus_per_node: request.gpus_per_node,
             pools: request.pools.clone(),
             priority: request.priority,
+            held: job.hold.as_ref().map(|hold| HeldView {
+                by: hold.by.clone(),
+                why: hold.why.clone(),
+                since: time(hold.since),
+            }),
+            waits_for: job.waits_for.iter().map(ToString::to_string).collect(),
+            not_before: request.not_before_ms.map(wall_text),
+            max_wait_s: request.max_wait_ms.map(|ms| ms / 1000),
+            timeout_s: request.timeout_ms.map(|ms| ms / 1000),
             submitted: time(job.submitted),
             started: job.started.map(time),
             ended: job.ended.map(time),

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberId, NodeId, PortBlock};
-use gangline_common::time::Timestamp;
+use gangline_common::time::{Stopwatch, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,7 @@ use pools::PoolV1;
 pub use pools::encode_pool;
 
 use super::Meta;
+use crate::core::controls::{Changes, Hold};
 use crate::core::effect::Write;
 use crate::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
 use crate::core::job::{
@@ -197,6 +198,24 @@ impl From<TimeV1> for Timestamp {
 }
 
 #[derive(Serialize, Deserialize)]
+struct StopwatchV1 {
+    since: TimeV1,
+    before_ms: u64,
+}
+
+impl From<Stopwatch> for StopwatchV1 {
+    fn from(watch: Stopwatch) -> Self {
+        StopwatchV1 { since: watch.since.into(), before_ms: watch.before_ms }
+    }
+}
+
+impl From<StopwatchV1> for Stopwatch {
+    fn from(record: StopwatchV1) -> Self {
+        Stopwatch { since: record.since.into(), before_ms: record.before_ms }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
 struct TransitionV1 {
     wall_ms: u64,
     state: String,
@@ -283,6 +302,25 @@ struct JobV1 {
     reason: String,
     outcome: Option<OutcomeV1>,
     history: Vec<TransitionV1>,
+    changes: ChangesV1,
+    hold: Option<HoldV1>,
+    waits_for: Vec<JobId>,
+    eligible: Option<StopwatchV1>,
+    running: Option<StopwatchV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ChangesV1 {
+    priority: Option<u8>,
+    timeout_ms: Option<u64>,
+    exclude_nodes: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HoldV1 {
+    by: String,
+    why: String,
+    since: TimeV1,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -351,6 +389,19 @@ pub fn encode_job(job: &Job) -> Result<Vec<u8>, String> {
         reason: job.reason.clone(),
         outcome: job.outcome.as_ref().map(OutcomeV1::from),
         history: history_to(&job.history),
+        changes: ChangesV1 {
+            priority: job.changes.priority,
+            timeout_ms: job.changes.timeout_ms,
+            exclude_nodes: job.changes.exclude_nodes.clone(),
+        },
+        hold: job.hold.as_ref().map(|hold| HoldV1 {
+            by: hold.by.clone(),
+            why: hold.why.clone(),
+            since: hold.since.into(),
+        }),
+        waits_for: job.waits_for.clone(),
+        eligible: job.eligible.map(StopwatchV1::from),
+        running: job.running.map(StopwatchV1::from),
     })
 }
 
@@ -361,12 +412,20 @@ impl JobV1 {
             checkpoint_directory: self.checkpoint_directory,
         };
         let owner = Owner { job: &self.id, project: &self.project };
-        let request = super::request::restore(&self.spec_json, owner, self.submit_command, paths)?;
+        let mut request =
+            super::request::restore(&self.spec_json, owner, self.submit_command, paths)?;
+        let ChangesV1 { priority, timeout_ms, exclude_nodes } = self.changes;
+        let changes = Changes { priority, timeout_ms, exclude_nodes };
+        changes.apply(&mut request);
+        let hold = |hold: HoldV1| Hold { by: hold.by, why: hold.why, since: hold.since.into() };
         Ok(Job {
             id: self.id,
             user: self.user,
             project: self.project,
-            request,
+            request: Arc::new(request),
+            changes,
+            hold: self.hold.map(hold),
+            waits_for: self.waits_for,
             state: self.state.into(),
             gang: self.gang,
             cluster: self.cluster,
@@ -376,6 +435,8 @@ impl JobV1 {
             submitted: self.submitted.into(),
             started: self.started.map(Timestamp::from),
             ended: self.ended.map(Timestamp::from),
+            eligible: self.eligible.map(Stopwatch::from),
+            running: self.running.map(Stopwatch::from),
             reason: self.reason,
             outcome: self.outcome.map(Outcome::from),
             history: history_from(self.history),

@@ -1,7 +1,5 @@
 //! A job's request comes back from its stored spec: the spec is the record of truth.
 
-use std::sync::Arc;
-
 use crate::core::job::JobRequest;
 use crate::paths::ResolvedPaths;
 use crate::request::{Owner, job_request};
@@ -12,7 +10,7 @@ pub fn restore(
     owner: Owner<'_>,
     submit_command: String,
     paths: ResolvedPaths,
-) -> Result<Arc<JobRequest>, String> {
+) -> Result<JobRequest, String> {
     let spec = gangline_spec::parse(spec_json).map_err(|e| e.to_string())?;
-    Ok(Arc::new(job_request(&spec, owner, paths, submit_command)))
+    Ok(job_request(&spec, owner, paths, submit_command))
 }

@@ -23,7 +23,7 @@ pub const META_V1: &str = r#"
     07 623030372d3164 ; boot_id `b007-1d`"#;
 
 pub const JOB_WAITING: &str = r#"
-    01 7654314f ; layout 1, checksum
+    01 d3a9fdda ; layout 1, checksum
     03 6a2d31 ; id `j-1`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
@@ -50,10 +50,52 @@ pub const JOB_WAITING: &str = r#"
     00 ; no ended
     00 ; reason ``
     00 ; no outcome
-    00 ; history: 0"#;
+    00 ; history: 0
+    00 00 00 ; changes: no priority, no timeout, no excluded nodes
+    00 ; not held
+    00 ; waits_for: 0
+    00 ; no eligible
+    00 ; no running"#;
+
+pub const JOB_HELD: &str = r#"
+    01 381ca32f ; layout 1, checksum
+    03 6a2d31 ; id `j-1`
+    05 616c696365 ; user `alice`
+    04 726c6866 ; project `rlhf`
+    9c ; spec_json: 156 bytes
+    7b22636f6d6d616e64223a5b2274727565225d2c22677261 ; `{"command":["true"],"gra`
+    63655f706572696f64223a22333073222c226b696e64223a ; `ce_period":"30s","kind":`
+    226a6f62222c226c61756e63686572223a7b227374617274 ; `"job","launcher":{"start`
+    5f74696d656f7574223a22356d222c2274797065223a2272 ; `_timeout":"5m","type":"r`
+    6179227d2c227265736f7572636573223a7b22677075735f ; `ay"},"resources":{"gpus_`
+    7065725f6e6f6465223a302c226e6e6f646573223a317d2c ; `per_node":0,"nnodes":1},`
+    2276657273696f6e223a317d ; `"version":1}`
+    00 ; submit_command ``
+    00 ; no job_directory
+    00 ; no checkpoint_directory
+    00 ; state Pending
+    03 672d31 ; gang `g-1`
+    00 ; no cluster
+    a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5 ; token_seed
+    a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5 ; and its second half
+    00 ; attempts 0
+    00 ; sequence 0
+    fc40420f00 fd7b505c18a3010000 ; submitted: boot 1000000, wall 1800000000123
+    00 ; no started
+    00 ; no ended
+    00 ; reason ``
+    00 ; no outcome
+    00 ; history: 0
+    01 5a ; changes: priority 90
+    01 fc00dd6d00 ; timeout_ms 7200000
+    01 08 6770752d30323331 ; exclude_nodes: 1: `gpu-0231`
+    01 03 626f62 0a 77726f6e672064617461 fc34440f00 fd6f525c18a3010000 ; held by `bob`: `wrong data`, since: boot 1000500, wall 1800000000623
+    02 03 6a2d30 08 746f6b656e697a65 ; waits_for: 2: `j-0`, `tokenize`
+    01 fb0401 fdc33e5d18a3010000 fb2c01 ; eligible, since: boot 260, wall 1800000061123; before 300 ms
+    01 fc40420f00 fd7b505c18a3010000 00 ; running, since: boot 1000000, wall 1800000000123; before 0 ms"#;
 
 pub const JOB_STOPPING: &str = r#"
-    01 23416f3f ; layout 1, checksum
+    01 dd2d1714 ; layout 1, checksum
     07 6a2d3766336b32 ; id `j-7f3k2`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
@@ -87,7 +129,12 @@ pub const JOB_STOPPING: &str = r#"
     01 02 03 626f62 0a 77726f6e672064617461 ; outcome Cancelled `bob`, `wrong data`
     02 ; history: 2
     fd7b505c18a3010000 07 50454e44494e47 05 616c696365 09 7375626d6974746564 ; - at 1800000000123 `PENDING` by `alice`: `submitted`
-    fd6f525c18a3010000 08 5354415254494e47 0b 636f6f7264696e61746f72 06 706c61636564 ; - at 1800000000623 `STARTING` by `coordinator`: `placed`"#;
+    fd6f525c18a3010000 08 5354415254494e47 0b 636f6f7264696e61746f72 06 706c61636564 ; - at 1800000000623 `STARTING` by `coordinator`: `placed`
+    00 00 00 ; changes: no priority, no timeout, no excluded nodes
+    00 ; not held
+    00 ; waits_for: 0
+    00 ; no eligible
+    00 ; no running"#;
 
 pub const ATTEMPT_RUNNING: &str = r#"
     01 72881b56 ; layout 1, checksum

@@ -114,6 +114,7 @@ pub fn all() -> Vec<Golden> {
     goldens! {
         META = Value::Meta(STORE_VERSION, values::meta());
         JOB_WAITING = job(values::job_waiting());
+        JOB_HELD = job(values::job_held());
         JOB_STOPPING = job(values::job_stopping());
         ATTEMPT_RUNNING = attempt(values::attempt_running());
         ATTEMPT_SUCCEEDED = attempt(values::attempt_succeeded());

@@ -6,15 +6,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, Generation, GpuId, JobId, MemberId, PortBlock};
-use gangline_common::time::Timestamp;
+use gangline_common::time::{Stopwatch, Timestamp};
 use gangline_coordinator::core::audit::AuditEntry;
+use gangline_coordinator::core::controls::{Changes, Hold};
 use gangline_coordinator::core::credential::{
     ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
 use gangline_coordinator::core::job::{
-    Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobState, Outcome, RayDriver, RayFacts,
-    RayNode, Transition,
+    Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobRequest, JobState, Outcome,
+    RayDriver, RayFacts, RayNode, Transition,
 };
 use gangline_coordinator::core::node::{
     Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability,
@@ -65,6 +66,9 @@ pub fn job_waiting() -> Job {
         user: "alice".to_owned(),
         project: "rlhf".to_owned(),
         request,
+        changes: Changes::default(),
+        hold: None,
+        waits_for: Vec::new(),
         state: JobState::Pending,
         gang: "g-1".parse().unwrap(),
         cluster: None,
@@ -74,9 +78,32 @@ pub fn job_waiting() -> Job {
         submitted: FIRST,
         started: None,
         ended: None,
+        eligible: None,
+        running: None,
         reason: String::new(),
         outcome: None,
         history: Vec::new(),
+    }
+}
+
+/// Held, behind another job, and with everything that can be changed changed.
+pub fn job_held() -> Job {
+    let waiting = job_waiting();
+    let changes = Changes {
+        priority: Some(90),
+        timeout_ms: Some(7_200_000),
+        exclude_nodes: vec!["gpu-0231".to_owned()],
+    };
+    let mut request = JobRequest::clone(&waiting.request);
+    changes.apply(&mut request);
+    Job {
+        request: Arc::new(request),
+        changes,
+        hold: Some(Hold { by: "bob".to_owned(), why: "wrong data".to_owned(), since: SECOND }),
+        waits_for: vec!["j-0".parse().unwrap(), "tokenize".parse().unwrap()],
+        eligible: Some(Stopwatch { since: THIRD, before_ms: 300 }),
+        running: Some(Stopwatch { since: FIRST, before_ms: 0 }),
+        ..waiting
     }
 }
 

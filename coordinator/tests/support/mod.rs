@@ -14,6 +14,7 @@ use gangline_common::ids::{
 };
 use gangline_common::time::Timestamp;
 use gangline_coordinator::core::Core;
+use gangline_coordinator::core::controls::Control;
 use gangline_coordinator::core::credential::{JoinTokenRecord, Principal, Role};
 use gangline_coordinator::core::effect::{Answer, Desired, DesiredGuest, Effects, Push, Write};
 use gangline_coordinator::core::event::{
@@ -248,6 +249,12 @@ impl Fleet {
         let paths = resolve_paths(&spec, &asker, &rules).unwrap();
         let owner = Owner { job: &job, project: "rl" };
         let request = Arc::new(job_request(&spec, owner, paths, "gangline submit".into()));
+        // As the API reads them, without its rights.
+        let find = |text: &String| {
+            let id = JobId::new(text.trim_start_matches("job:")).unwrap();
+            (self.core.jobs().any(|job| job.id == id) || id == job).then_some(id)
+        };
+        let after = spec.queue.after.iter().map(find).collect();
         let submission = Submission {
             job,
             gang: GangId::new(format!("g-{number}")).unwrap(),
@@ -255,6 +262,7 @@ impl Fleet {
             principal,
             idempotency,
             request,
+            after,
         };
         self.step(Event::Submit { request: number, submission: Box::new(submission) });
         self.answers.last().cloned().unwrap()
@@ -330,6 +338,17 @@ impl Fleet {
         let job = JobId::new(id).unwrap();
         let reason = "enough".to_owned();
         self.step(Event::StopJob { request: number, job, actor: alice(), reason });
+        self.answers.last().cloned().unwrap()
+    }
+
+    pub fn control(&mut self, id: &str, control: Control) -> Answer {
+        self.control_by(alice(), id, control)
+    }
+
+    pub fn control_by(&mut self, actor: Principal, id: &str, control: Control) -> Answer {
+        let request = self.number();
+        let job = JobId::new(id).unwrap();
+        self.step(Event::ControlJob { request, job, control, actor });
         self.answers.last().cloned().unwrap()
     }
 

@@ -126,7 +126,7 @@ fn job_spec(
     spec.project = metadata.get(PROJECT).cloned();
     spec.resources = resources;
     if let Some(text) = metadata.get(PRIORITY) {
-        spec.priority = priority(text)?;
+        spec.queue.priority = priority(text)?;
     }
     spec.cluster = address.cluster.clone();
     let (env, package) = runtime_env(request.runtime_env.unwrap_or_default())?;
