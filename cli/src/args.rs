@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use gangline_spec::Priority;
+use gangline_spec::{Moment, Priority};
 
 use crate::config::Options;
 use crate::durations;
@@ -151,6 +151,16 @@ pub enum Command {
     Ray(Ray),
     /// Stop jobs
     Stop(Stop),
+    /// Hold jobs that wait: they do not start until they are released
+    Hold(Hold),
+    /// Release jobs that are held
+    Release(Jobs),
+    /// Stop jobs politely and send them back to their place in the queue
+    Requeue(Requeue),
+    /// Give jobs another priority
+    SetPriority(SetPriority),
+    /// Give jobs a longer time limit
+    Extend(Extend),
     /// Wait until jobs have ended
     Wait(Wait),
     /// Nodes, and join tokens for new ones
@@ -220,6 +230,18 @@ pub struct SpecOptions {
     /// Priority in the queue: low, normal, high, urgent, or 0 to 100
     #[arg(long, value_name = "PRIORITY", value_parser = parse_priority)]
     pub priority: Option<u8>,
+    /// Do not start before somebody releases it
+    #[arg(long)]
+    pub hold: bool,
+    /// Job that must have SUCCEEDED before this one starts (repeatable)
+    #[arg(long, value_name = "JOB")]
+    pub after: Vec<String>,
+    /// Do not start before, such as 2026-12-01T22:00:00+08:00 or now+2h
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    pub not_before: Option<Moment>,
+    /// Fail when it could not start within this time, such as 90m or 7d
+    #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+    pub max_wait: Option<Duration>,
     /// Standing cluster to run on, in place of a gang of the job's own
     #[arg(long, value_name = "CLUSTER")]
     pub on: Option<String>,
@@ -243,6 +265,19 @@ fn parse_nnodes(text: &str) -> Result<String, String> {
     let range = text.split_once("..").or_else(|| text.split_once(':'));
     let good = range.map_or(digits(text), |(least, most)| digits(least) && digits(most));
     good.then(|| text.to_owned()).ok_or_else(|| "write it as 4, or as 2..4".to_owned())
+}
+
+/// A time with its offset, or from now.
+fn parse_moment(text: &str) -> Result<Moment, String> {
+    let from_now = text.strip_prefix("now+").and_then(gangline_spec::parse_duration);
+    let from_now = from_now.map(|time| {
+        let now = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+        // Whole seconds, as a person would write it; durations end after a year.
+        Moment { wall_ms: (now / 1000 + time.as_secs()) * 1000 }
+    });
+    from_now.or_else(|| Moment::parse(text)).ok_or_else(|| {
+        "write it with its offset, 2026-12-01T22:00:00+08:00, or as now+2h".to_owned()
+    })
 }
 
 fn parse_override(text: &str) -> Result<(String, String), String> {
@@ -516,6 +551,64 @@ pub struct Stop {
     /// Also stop jobs of others without a question
     #[arg(short, long)]
     pub yes: bool,
+}
+
+/// Jobs, and nothing else.
+#[derive(Debug, ClapArgs)]
+pub struct Jobs {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+}
+
+/// `gangline hold`.
+#[derive(Debug, ClapArgs)]
+pub struct Hold {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// Why; kept with the job
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+/// `gangline requeue`.
+#[derive(Debug, ClapArgs)]
+pub struct Requeue {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// Node, by id or name, that the jobs leave out from now on (repeatable)
+    #[arg(long, value_name = "NODE")]
+    pub exclude_node: Vec<String>,
+    /// Why; kept with the job
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Also requeue jobs of others without a question
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `gangline set-priority`.
+#[derive(Debug, ClapArgs)]
+pub struct SetPriority {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// low, normal, high, urgent, or 0 to 100; the higher goes first
+    #[arg(value_name = "PRIORITY", value_parser = parse_priority)]
+    pub priority: u8,
+}
+
+/// `gangline extend`.
+#[derive(Debug, ClapArgs)]
+pub struct Extend {
+    /// Jobs
+    #[arg(required = true, value_name = "JOB")]
+    pub jobs: Vec<String>,
+    /// How much longer they may run, such as 90m or 2h
+    #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+    pub by: Duration,
 }
 
 /// `gangline wait`.

@@ -181,6 +181,18 @@ pub fn prepare(
     Ok(Prepared { spec, warnings, notes })
 }
 
+/// Puts the jobs of `--after` over those of the spec.
+///
+/// # Errors
+/// Exit code 5 when one of them cannot be a job's name or id, or there are too many.
+pub fn with_after(spec: &mut JobSpec, jobs: Vec<String>) -> Result<(), CliError> {
+    if jobs.is_empty() {
+        return Ok(());
+    }
+    spec.queue.after = jobs;
+    spec.validate().map_err(|errors| CliError::spec(&errors, "the command line", ""))
+}
+
 /// The spec of a job as a text. What its template gave stays as it was, so that the new job runs
 /// the same; but an override may reach it, and then it is made anew.
 fn recorded(id: &str, spec: &Value, options: &SpecOptions) -> Source {
@@ -209,6 +221,9 @@ fn own_overrides(options: &SpecOptions) -> Vec<(String, String)> {
     put("resources.nnodes", options.nnodes.clone());
     put("resources.gpus_per_node", options.gpus.map(|n| n.to_string()));
     put("queue.priority", options.priority.map(|priority| priority.to_string()));
+    put("queue.hold", options.hold.then(|| "true".to_owned()));
+    put("queue.not_before", options.not_before.map(|time| json!(time.to_string()).to_string()));
+    put("queue.max_wait", options.max_wait.map(|time| format!("{}s", time.as_secs())));
     put("cluster", options.on.as_ref().map(|cluster| json!(cluster).to_string()));
     put("resources.pool", options.pool.as_deref().map(pools));
     out.extend(options.set.iter().cloned());

@@ -90,6 +90,12 @@ pub struct Job {
     pub nnodes_max: Option<u64>,
     pub gpus_per_node: Option<u64>,
     pub pools: Vec<String>,
+    pub priority: Option<u64>,
+    pub held: Option<Held>,
+    pub waits_for: Vec<String>,
+    pub not_before: Option<String>,
+    pub max_wait_s: Option<u64>,
+    pub timeout_s: Option<u64>,
     pub submitted: Option<String>,
     pub started: Option<String>,
     pub ended: Option<String>,
@@ -103,6 +109,15 @@ pub struct Job {
     pub attempt_list: Vec<Attempt>,
     pub members: Vec<Member>,
     pub history: Vec<Transition>,
+}
+
+/// Who holds a job back.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Held {
+    pub by: String,
+    pub why: String,
+    pub since: String,
 }
 
 /// What the jobs on a standing cluster use of it.

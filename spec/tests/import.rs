@@ -100,7 +100,7 @@ fn nothing_of_a_batch_script_is_dropped_in_silence() {
         "#   SLURM_NODEID: $GANGLINE_NODE_RANK",
         "#   SLURM_UNHEARD_OF: no counterpart",
         "#   --output=logs/%j.out (line 12): ignored",
-        "#   --dependency=afterok:123 (line 13): not built yet",
+        "#   --dependency=afterok:123 (line 13): name the job that it is here in `queue.after`",
         "#   --frobnicate=yes (line 15): not known here",
     ] {
         assert!(made.text.contains(said), "{said}\n{}", made.text);

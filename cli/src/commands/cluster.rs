@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{confirm, count, find_job, or_dash, ps, stop};
+use super::{confirm, control, count, find_job, or_dash, ps};
 use crate::args::Stop;
 use crate::client::Client;
 use crate::durations::age;
@@ -79,7 +79,7 @@ pub(super) async fn stop(
         confirm(&question, yes)?;
     }
     let args = Stop { jobs: vec![cluster.id], reason: None, yes };
-    stop::run(client, &args, screen).await
+    control::stop(client, &args, screen).await
 }
 
 /// Print the address by which a stock Ray client submits to a cluster.

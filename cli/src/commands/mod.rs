@@ -5,6 +5,7 @@ mod attached;
 mod audit;
 mod card;
 mod cluster;
+mod control;
 mod diff;
 mod explain;
 mod hidden;
@@ -19,7 +20,6 @@ mod ray;
 mod secret;
 mod show;
 mod simulate;
-mod stop;
 mod submit;
 mod template;
 mod top;
@@ -89,7 +89,12 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Show(args) => show::run(&client()?, &args.job, screen).await,
         Command::Logs(args) => logs::run(&client()?, &args, screen).await,
         Command::Ray(args) => ray::run(&client()?, &args.command, screen).await,
-        Command::Stop(args) => stop::run(&client()?, &args, screen).await,
+        Command::Stop(args) => control::stop(&client()?, &args, screen).await,
+        Command::Hold(args) => control::hold(&client()?, &args, screen).await,
+        Command::Release(args) => control::release(&client()?, &args, screen).await,
+        Command::Requeue(args) => control::requeue(&client()?, &args, screen).await,
+        Command::SetPriority(args) => control::set_priority(&client()?, &args, screen).await,
+        Command::Extend(args) => control::extend(&client()?, &args, screen).await,
         Command::Wait(args) => wait::run(&client()?, &args, screen).await,
         Command::Top(args) => top::run(&client()?, &args, screen).await,
         Command::Whoami => access::whoami(&client()?, screen).await,

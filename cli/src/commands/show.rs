@@ -3,7 +3,7 @@
 use super::card::places;
 use super::{bytes, count, find_job, or_dash};
 use crate::client::Client;
-use crate::durations::local;
+use crate::durations::{local, short};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::table::Table;
@@ -30,6 +30,9 @@ fn text(job: &Job) -> String {
     line("state", &format!("{}{reason}", job.state));
     line("user", &format!("{}, project {}", job.user, job.project));
     line("needs", &needs(job));
+    for (label, text) in queue(job) {
+        line(label, &text);
+    }
     for (label, time) in
         [("submitted", &job.submitted), ("started", &job.started), ("ended", &job.ended)]
     {
@@ -56,6 +59,23 @@ fn text(job: &Job) -> String {
     out.push_str(&members(&job.members));
     out.push_str(&history(&job.history));
     out
+}
+
+/// What counts in the queue, and what keeps the job there.
+fn queue(job: &Job) -> Vec<(&'static str, String)> {
+    let held = job.held.as_ref().map(|held| {
+        let why = if held.why.is_empty() { String::new() } else { format!(": {}", held.why) };
+        format!("by {} since {}{why}", held.by, local(&held.since))
+    });
+    let lines = [
+        ("priority", job.priority.map(|priority| priority.to_string())),
+        ("time limit", job.timeout_s.map(short)),
+        ("held", held),
+        ("waits for", (!job.waits_for.is_empty()).then(|| job.waits_for.join(" "))),
+        ("not before", job.not_before.as_ref().map(|time| local(time))),
+        ("max wait", job.max_wait_s.map(short)),
+    ];
+    lines.into_iter().filter_map(|(label, text)| Some((label, text?))).collect()
 }
 
 fn needs(job: &Job) -> String {

@@ -9,13 +9,13 @@ use super::attached::{
     Following, as_unfinished, detached, end_of, follow_log, job_in, result_of, say_end,
 };
 use super::card::card;
-use super::spec_of;
+use super::{find_job, spec_of};
 use crate::args::{CloneJob, Run, SpecOptions, Submit, Tail};
 use crate::client::{Client, Post, Repeat};
 use crate::code::{self, Local};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
-use crate::spec_input::{Input, canonical, prepare};
+use crate::spec_input::{Input, canonical, prepare, with_after};
 use crate::submit_command::{percent_encoded, spelled};
 use crate::view::Job;
 
@@ -56,7 +56,8 @@ fn shell(name: &str) -> Option<String> {
 
 /// Print what would be sent.
 pub(super) fn dry_run(args: &Submit, screen: &Screen) -> Result<u8, CliError> {
-    let spec = prepare(&input(args), &args.options, shell)?.say(screen);
+    let mut spec = prepare(&input(args), &args.options, shell)?.say(screen);
+    with_after(&mut spec, args.options.after.clone())?;
     let code = Local::find(&spec, &base(args))?;
     match screen.format() {
         Format::Name => {
@@ -118,6 +119,7 @@ async fn send_and_stay(
     if let Some(code) = code {
         code::send(client, &mut spec, code, screen).await?;
     }
+    run_after(client, &mut spec, &options.after).await?;
     let answer = send(client, &spec, options, screen).await?;
     let job = job_in(&answer)?;
     match stay {
@@ -145,6 +147,22 @@ async fn send_and_stay(
             follow(client, &job, options.propagate, screen).await
         }
     }
+}
+
+/// The jobs of `--after` by their ids: who looks here means the job that there is now.
+async fn run_after(
+    client: &Client,
+    spec: &mut JobSpec,
+    selectors: &[String],
+) -> Result<(), CliError> {
+    if selectors.is_empty() {
+        return Ok(());
+    }
+    let mut ids = Vec::new();
+    for selector in selectors {
+        ids.push(format!("job:{}", find_job(client, selector).await?.1.id));
+    }
+    with_after(spec, ids)
 }
 
 async fn send(

@@ -5,6 +5,7 @@ mod access;
 mod again;
 mod answers;
 mod clusters;
+mod control;
 mod exits;
 mod init;
 mod logs;
