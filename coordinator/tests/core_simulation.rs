@@ -2,12 +2,14 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use gangline_common::time::wall_text;
 use gangline_coordinator::core::controls::Control;
 use gangline_coordinator::core::effect::Answer;
 use gangline_coordinator::core::event::EntrypointFact;
 use gangline_coordinator::core::gang::{EndHow, Phase};
-use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::job::{Job, JobState, Launcher};
 use gangline_coordinator::core::maintenance::Maintenance;
 use support::{Fleet, ended};
 
@@ -30,6 +32,31 @@ const NAMES: [&str; 4] = ["a", "b", "c", "h"];
 struct Tally {
     deleted: u32,
     guests: Guests,
+    controls: Controls,
+}
+
+/// What became of jobs that somebody controlled or that waited for something.
+#[derive(Default)]
+struct Controls {
+    requeued: u32,
+    waited_too_long: u32,
+    failed_with_another: u32,
+    waited_for_a_success: u32,
+}
+
+impl Controls {
+    fn of(fleet: &Fleet) -> Self {
+        let count = |text: &str| {
+            let has = |job: &&Arc<Job>| job.history.iter().any(|entry| entry.text.contains(text));
+            u32::try_from(fleet.core.jobs().filter(has).count()).unwrap()
+        };
+        Controls {
+            requeued: count("requeued by alice"),
+            waited_too_long: count("queue timeout"),
+            failed_with_another: count("which it was to run after"),
+            waited_for_a_success: count("has succeeded"),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -99,6 +126,13 @@ fn history(seed: u64, events: u32) -> Tally {
                     ),
                 );
                 jobs.push(id);
+                // Undisturbed now and then, as above.
+                if let Some(other) = queue.strip_prefix(", queue: {after: [")
+                    && random.below(2) == 0
+                {
+                    fleet.settle();
+                    fleet.exit_ranks(other.trim_end_matches("]}"), 0);
+                }
             }
             0 => {
                 let wanted = match random.below(4) {
@@ -143,25 +177,33 @@ fn history(seed: u64, events: u32) -> Tally {
         job.cluster.is_some() && job.started.is_some()
     };
     guests.ran = jobs.iter().filter(ran).count() as u32;
+    let controls = Controls::of(&fleet);
     heal(&mut fleet, &jobs, seed);
-    Tally { deleted, guests }
+    Tally { deleted, guests, controls }
 }
 
 /// What a job waits for: nothing, its release, a time, or a job that has not ended.
 fn queue_of(fleet: &Fleet, jobs: &[String], random: &mut Random) -> String {
-    let field = match random.below(6) {
+    let field = match random.below(8) {
         0 => "hold: true".to_owned(),
         1 => "max_wait: 10s".to_owned(),
         2 => {
             let at = fleet.now.wall_ms + random.below(30_000);
             format!("not_before: '{}', max_wait: 10s", wall_text(at))
         }
-        3 => {
+        3..=5 => {
             let fits = |id: &&String| {
                 let job = fleet.job(id);
                 !job.is_cluster() && !job.state.is_terminal()
             };
-            match jobs.iter().rfind(fits) {
+            // One that runs may succeed; few others ever do.
+            let runs = |id: &&String| {
+                let job = fleet.job(id);
+                job.request.launcher == Launcher::Command
+                    && matches!(job.state, JobState::Starting | JobState::Running)
+            };
+            let other = jobs.iter().filter(fits).find(runs).or(jobs.iter().rfind(fits));
+            match other {
                 Some(id) => format!("after: [{id}]"),
                 None => return String::new(),
             }
@@ -268,7 +310,17 @@ fn random_histories_keep_every_invariant() {
     // Few seeds on purpose may have none.
     assert!(deleted > 0 || seeds < 60, "the histories delete no job");
     assert!(ran > 0 || seeds < 60, "no job ran on a standing cluster");
+    let sum = |of: fn(&Controls) -> u32| tallies.iter().map(|t| of(&t.controls)).sum::<u32>();
+    let controls = [
+        ("requeued", sum(|c| c.requeued)),
+        ("waited too long", sum(|c| c.waited_too_long)),
+        ("failed with another", sum(|c| c.failed_with_another)),
+        ("waited for a success", sum(|c| c.waited_for_a_success)),
+    ];
+    for (what, jobs) in controls {
+        assert!(jobs > 0 || seeds < 60, "no job {what}");
+    }
     eprintln!(
-        "{seeds} histories: {deleted} jobs deleted, {guests} submitted to clusters, {ran} ran there"
+        "{seeds} histories: {deleted} jobs deleted, {guests} submitted to clusters, {ran} ran there; {controls:?}"
     );
 }
