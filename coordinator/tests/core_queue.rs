@@ -203,9 +203,13 @@ fn a_new_priority_is_a_new_place_at_once() {
     fleet.submit("busy", &spec("busy", ""));
     fleet.submit("first", &spec("first", ""));
     fleet.submit("second", &spec("second", ""));
-    assert_eq!(fleet.job("second").reason, "waits behind first");
+    let order = |fleet: &Fleet| {
+        let standings = fleet.core.standings(fleet.now).into_iter();
+        standings.map(|standing| standing.job.id.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(order(&fleet), ["first", "second"]);
     assert_eq!(fleet.control("second", Control::SetPriority { priority: 60 }), Answer::Done);
-    assert_eq!(fleet.job("first").reason, "waits behind second");
+    assert_eq!(order(&fleet), ["second", "first"]);
     assert_eq!(fleet.job("second").request.priority, 60);
     assert!(!fleet.job("second").request.spec_json.contains("priority"), "the spec stays");
     assert!(texts(&fleet.job("second")).contains(&"priority 50 -> 60"));
@@ -467,7 +471,7 @@ fn what_a_job_waits_for_comes_back_from_the_store() {
     let (mut core, now) = after_reboot(&fleet, 1_000, 10_000);
     let mut out = Effects::default();
     core.step(Event::Tick, now, &mut out);
-    let reasons = ["j1", "j2", "j3"].map(|id| job(&core, id).reason.clone());
+    let reasons = ["j1", "j2", "j3"].map(|id| core.why(&id.parse().unwrap()).unwrap().to_string());
     let expected = [
         "waits for the success of busy (busy)".to_owned(),
         format!("waits until {at}"),

@@ -288,6 +288,7 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
             },
             idempotency: None,
             request,
+            after: Vec::new(),
         };
         self.step(Event::Submit { request: 1, submission: Box::new(submission) })?;
         if !self.full {
@@ -492,6 +493,9 @@ fn request_of(group: &Group, nnodes: u32, gpus_per_node: u32) -> JobRequest {
     JobRequest {
         name: group.name.clone(),
         kind: JobKind::Job,
+        hold: false,
+        not_before_ms: None,
+        max_wait_ms: None,
         priority: group.priority,
         cluster: None,
         nnodes,

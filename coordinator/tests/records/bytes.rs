@@ -58,8 +58,8 @@ pub const JOB_WAITING: &str = r#"
     00 ; no running"#;
 
 pub const JOB_HELD: &str = r#"
-    01 381ca32f ; layout 1, checksum
-    03 6a2d31 ; id `j-1`
+    01 0a475dd8 ; layout 1, checksum
+    03 6a2d32 ; id `j-2`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
     9c ; spec_json: 156 bytes

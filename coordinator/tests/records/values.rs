@@ -97,6 +97,7 @@ pub fn job_held() -> Job {
     let mut request = JobRequest::clone(&waiting.request);
     changes.apply(&mut request);
     Job {
+        id: "j-2".parse().unwrap(),
         request: Arc::new(request),
         changes,
         hold: Some(Hold { by: "bob".to_owned(), why: "wrong data".to_owned(), since: SECOND }),
