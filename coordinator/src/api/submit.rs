@@ -241,6 +241,28 @@ fn dependency(
     board.newest_named(wanted, visible).map(|job| job.id.clone())
 }
 
+/// The jobs that a wish that is not submitted would have to wait for.
+pub(super) fn to_run_after(
+    shared: &Shared,
+    principal: &Principal,
+    project: &str,
+    wish: &Wish,
+) -> Result<Vec<JobId>, ApiError> {
+    let names = &wish.spec.queue.after;
+    let mut waits_for = Vec::new();
+    for (index, entry) in names.iter().enumerate() {
+        let id = dependency(shared, principal, project, &wish.id, entry);
+        let Some(found) = id.and_then(|id| shared.api.board.job(&id)) else {
+            let why = BadDependency::Missing;
+            return Err(bad_dependency(index, &why, names, project, &wish.source));
+        };
+        if !found.job.state.is_terminal() {
+            waits_for.push(found.job.id.clone());
+        }
+    }
+    Ok(waits_for)
+}
+
 /// The job that cannot be run after, at its place in the text.
 fn bad_dependency(
     index: usize,
