@@ -11,6 +11,7 @@ use gangline_coordinator::core::credential::{Principal, Role};
 use gangline_coordinator::core::effect::{Answer, Effects, Rejected, Write};
 use gangline_coordinator::core::eligibility::BadDependency;
 use gangline_coordinator::core::event::Event;
+use gangline_coordinator::core::explain::{Question, Verdict};
 use gangline_coordinator::core::job::{Job, JobState, Outcome};
 use support::{Fleet, alice, stored};
 
@@ -500,4 +501,25 @@ fn what_a_job_waits_for_comes_back_from_the_store() {
             .any(|write| matches!(write, Write::Audit(a) if a.action == "job.release"))
     );
     assert!(gangline_coordinator::core::invariants::violations(&core).is_empty());
+}
+
+#[test]
+fn explain_says_what_keeps_a_job_and_foretells_no_start() {
+    let mut fleet = one_worker();
+    fleet.submit("first", &spec("first", ", queue: {hold: true}"));
+    fleet.submit("busy", &spec("busy", ", timeout: 60s"));
+    fleet.submit("next", &spec("next", ", timeout: 60s"));
+    fleet.settle();
+    let question = Event::Ask { request: 1, question: Question::Job("first".parse().unwrap()) };
+    fleet.step(question);
+    let Some(Answer::Explained(explained)) = fleet.answers.last() else { panic!() };
+    let reason = "held by alice: submitted so".to_owned();
+    assert_eq!(explained.verdict, Verdict::Waits { reason, start: None });
+    // Who may not start is not in the way of those behind.
+    fleet.step(Event::Ask { request: 2, question: Question::Job("next".parse().unwrap()) });
+    let Some(Answer::Explained(explained)) = fleet.answers.last() else { panic!() };
+    let Verdict::Waits { start: Some(start), .. } = &explained.verdict else {
+        panic!("{:?}", explained.verdict)
+    };
+    assert_eq!(start.after, Some("busy".parse().unwrap()));
 }

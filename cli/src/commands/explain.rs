@@ -10,7 +10,7 @@ use crate::code::Local;
 use crate::durations::{local, short};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
-use crate::spec_input::{Input, canonical, prepare};
+use crate::spec_input::{Input, canonical, prepare, with_after};
 use crate::table::Table;
 use crate::terminal::clean;
 use crate::view;
@@ -89,7 +89,8 @@ pub(super) async fn plan(
     screen: &Screen,
 ) -> Result<u8, CliError> {
     let input = Input::File { path: &args.spec, command: &[] };
-    let spec = prepare(&input, &args.options, |name| std::env::var(name).ok())?.say(screen);
+    let mut spec = prepare(&input, &args.options, |name| std::env::var(name).ok())?.say(screen);
+    with_after(&mut spec, args.options.after.clone())?;
     let code = Local::find(&spec, &Local::base_of(Some(&args.spec)))?;
     let Some(client) = client.filter(|_| screen.format() != Format::Name) else {
         match screen.format() {

@@ -161,8 +161,7 @@ impl Core {
         explanation.place = position
             .and_then(|at| Some(self.place_in_queue(queue.get(at)?.clone(), at, queue.len())));
         if let Err(not_yet) = self.eligible(job, now) {
-            let reason = not_yet.to_string();
-            explanation.verdict = Verdict::Waits { reason, start: None };
+            explanation.verdict = Verdict::Waits { reason: not_yet.to_string(), start: None };
             return explanation;
         }
         if job.cluster.is_some() {
@@ -228,7 +227,7 @@ impl Core {
             reason: self.reason_of(&standing.job),
             start: match at < FORETOLD
                 && standing.job.cluster.is_none()
-                && self.eligible(&standing.job, now).is_ok()
+                && standing.job.eligible.is_some()
             {
                 true => {
                     self.expected_start(&standing.job, queue.get(..at).unwrap_or_default(), now)
@@ -330,10 +329,8 @@ impl Core {
             .collect();
         let mut ends: BinaryHeap<Reverse<(u64, JobId, bool, Vec<(&NodeId, usize)>)>> =
             self.holdings.gangs().filter_map(|(id, _)| self.end_of(id, now)).map(Reverse).collect();
-        let gangs = ahead
-            .iter()
-            .map(|standing| &standing.job)
-            .filter(|job| job.cluster.is_none() && self.eligible(job, now).is_ok());
+        let counts = |job: &&Arc<Job>| job.cluster.is_none() && job.eligible.is_some();
+        let gangs = ahead.iter().map(|standing| &standing.job).filter(counts);
         let mut waiting: Vec<&Arc<Job>> = gangs.chain([job]).collect();
         let mut budget = FORESIGHT;
         let (mut at_ms, mut known, mut after) = (now.boot_ms, true, None);

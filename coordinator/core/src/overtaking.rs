@@ -44,10 +44,9 @@ impl Core {
         }
         let working = self.working();
         let mut overtaken = std::mem::take(&mut self.overtaken);
-        for job in self.queue.values().filter_map(|id| self.jobs.get(id)) {
-            if self.eligible(job, now).is_err() {
-                continue;
-            }
+        let waiting = self.queue.values().filter_map(|id| self.jobs.get(id));
+        // Nobody overtakes a job that may not start.
+        for job in waiting.filter(|job| job.eligible.is_some()) {
             let (ahead, behind) = split(&working, job);
             let counted = overtaken.entry(job.id.clone()).or_default();
             counted.ahead = counted.ahead.saturating_add(ahead.saturating_mul(ms));
@@ -77,6 +76,9 @@ impl Core {
 
     /// Whether nodes are kept for a gang that waits.
     pub(super) fn is_due(&self, job: &Job) -> bool {
+        if job.eligible.is_none() {
+            return false;
+        }
         if self.claimants.contains(&job.id) {
             return true;
         }

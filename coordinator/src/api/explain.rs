@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use gangline_common::ids::{GangId, JobId};
-use gangline_common::time::{Timestamp, wall_text};
+use gangline_common::time::{Stopwatch, Timestamp, wall_text};
 use gangline_spec::MAX_SPEC_BYTES;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -13,9 +13,9 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{ApiError, Problem};
 use super::jobs::{ask, find_job, refused, unexpected};
-use super::submit::{Prepared, Wish, check_media_type, minted, parse, prepare};
+use super::submit::{Prepared, Wish, check_media_type, minted, parse, prepare, to_run_after};
 use super::{App, Params, Selector, Shared, read_body};
-use crate::core::controls::Changes;
+use crate::core::controls::{Changes, Hold};
 use crate::core::credential::Principal;
 use crate::core::effect::Answer;
 use crate::core::event::Event;
@@ -163,15 +163,21 @@ pub(super) async fn plan_job(
     let wish = Wish { spec, source, id: id.clone(), idempotency: None, command: String::new() };
     let Prepared { project, request } = prepare(&shared, &principal, &wish)?;
     let now = Timestamp::now();
+    let waits_for = to_run_after(&shared, &principal, &project, &wish)?;
+    let hold = request.hold.then(|| Hold {
+        by: principal.user.clone(),
+        why: "submitted so".to_owned(),
+        since: now,
+    });
     let job = Job {
         id,
         user: principal.user.clone(),
         project,
         request,
         changes: Changes::default(),
-        hold: None,
-        waits_for: Vec::new(),
-        eligible: None,
+        hold,
+        waits_for,
+        eligible: Some(Stopwatch::start(now)),
         running: None,
         state: JobState::Pending,
         gang: minted(GangId::new("plan"))?,

@@ -122,11 +122,11 @@ pub(super) async fn submit(
     let Prepared { project, request } = prepare(shared, principal, &wish)?;
     let Wish { spec, source, id: job, idempotency, .. } = wish;
     let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
-    let pools = spec.resources.pools.clone();
     let after_names = spec.queue.after;
     let after =
         after_names.iter().map(|entry| dependency(shared, principal, &project, &job, entry));
     let after = after.collect();
+    let pools = spec.resources.pools.clone();
     let (names, submitted_to) = (spec.secrets, project.clone());
     let canonical = request.spec_json.clone();
     let seed = random::bytes()?;
@@ -239,6 +239,28 @@ fn dependency(
     }
     let visible = |job: &Job| job.project == project && sees(principal, job);
     board.newest_named(wanted, visible).map(|job| job.id.clone())
+}
+
+/// The jobs that a wish that is not submitted would have to wait for.
+pub(super) fn to_run_after(
+    shared: &Shared,
+    principal: &Principal,
+    project: &str,
+    wish: &Wish,
+) -> Result<Vec<JobId>, ApiError> {
+    let names = &wish.spec.queue.after;
+    let mut waits_for = Vec::new();
+    for (index, entry) in names.iter().enumerate() {
+        let id = dependency(shared, principal, project, &wish.id, entry);
+        let Some(found) = id.and_then(|id| shared.api.board.job(&id)) else {
+            let why = BadDependency::Missing;
+            return Err(bad_dependency(index, &why, names, project, &wish.source));
+        };
+        if !found.job.state.is_terminal() {
+            waits_for.push(found.job.id.clone());
+        }
+    }
+    Ok(waits_for)
 }
 
 /// The job that cannot be run after, at its place in the text.
