@@ -13,7 +13,7 @@ use gangline_core::effect::{Answer, Effects, Push, Rejected, Write};
 use gangline_core::event::{Event, Submission};
 use gangline_core::job::{Job as CoreJob, JobKind, JobRequest, JobState, Launcher};
 use gangline_core::policy::Policy;
-use gangline_core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange};
+use gangline_core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange, Quota};
 
 use crate::agents::{Agents, ChangeKind};
 use crate::fleet::{self, Fleet};
@@ -192,11 +192,16 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
             let known = highest.entry(&group.project).or_insert(DEFAULT_MAX_PRIORITY);
             *known = group.priority.max(*known);
         }
-        for (project, max_priority) in highest {
-            if max_priority == DEFAULT_MAX_PRIORITY {
-                continue;
-            }
-            let change = ProjectChange { max_priority: Some(max_priority), ..Default::default() };
+        let mut changes: BTreeMap<&str, ProjectChange> = BTreeMap::new();
+        for (project, priority) in highest.into_iter().filter(|(_, p)| *p > DEFAULT_MAX_PRIORITY) {
+            changes.entry(project).or_default().max_priority = Some(priority);
+        }
+        for quota in self.fleet.quotas() {
+            let (guaranteed, maximum) = (quota.guaranteed, quota.maximum);
+            let change = changes.entry(&quota.project).or_default();
+            change.quotas.insert(quota.pool.clone(), Some(Quota { guaranteed, maximum }));
+        }
+        for (project, change) in changes {
             let (name, change) = (project.to_owned(), Box::new(change));
             let actor = fleet::operator();
             self.step(Event::SetProject { request: 0, name, change, actor })?;

@@ -11,5 +11,6 @@ mod logs;
 mod offline;
 mod ray;
 mod server;
+mod simulate;
 mod submit;
 mod tables;
