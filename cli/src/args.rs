@@ -12,7 +12,7 @@ use crate::config::Options;
 use crate::durations;
 use crate::output::{Format, parse_format};
 use crate::trust::{self, Pin};
-pub use simulate::Simulate;
+pub use simulate::{QuotaWish, Simulate};
 
 /// The whole command line.
 #[derive(Debug, Parser)]

@@ -1,5 +1,6 @@
 //! The nodes of a replay, and how each of them joins the core: by the events of a real join.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use gangline_common::ids::{GpuId, NodeId, PortBlock};
@@ -29,10 +30,22 @@ pub struct NodeSpec {
     pub gpu_model: String,
 }
 
-/// The nodes of a replay.
+/// The quota of a project in a pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProjectQuota {
+    pub project: String,
+    pub pool: String,
+    /// GPUs that the project gets back from others.
+    pub guaranteed: u32,
+    /// GPUs that its jobs hold together at most.
+    pub maximum: Option<u32>,
+}
+
+/// The nodes of a replay, and who may use how much of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fleet {
     nodes: Vec<NodeSpec>,
+    quotas: Vec<ProjectQuota>,
 }
 
 /// A fleet that cannot be replayed on.
@@ -44,6 +57,14 @@ pub enum FleetError {
     TooManyNodes(usize),
     #[error("{name} has {gpus} GPUs; {MAX_NODE_GPUS} are the most")]
     TooManyGpus { name: String, gpus: u32 },
+    #[error("no node is in pool {pool}, in which {project} is to have a quota; there are: {known}")]
+    NoSuchPool { pool: String, project: String, known: String },
+    #[error(
+        "{project} cannot be guaranteed {guaranteed} GPUs of pool {pool} and have {maximum} at most"
+    )]
+    GuaranteeAboveMaximum { project: String, pool: String, guaranteed: u32, maximum: u32 },
+    #[error("the quotas guarantee {promised} GPUs of pool {pool}, which has {gpus}")]
+    TooMuchPromised { pool: String, promised: u64, gpus: u64 },
 }
 
 impl Fleet {
@@ -61,7 +82,7 @@ impl Fleet {
         if nodes.iter().all(|node| node.gpus == 0) {
             return Err(FleetError::Empty);
         }
-        Ok(Fleet { nodes })
+        Ok(Fleet { nodes, quotas: Vec::new() })
     }
 
     /// `count` equal nodes in one pool.
@@ -79,6 +100,51 @@ impl Fleet {
             gpu_model: "GPU".to_owned(),
         };
         Fleet::new((1..=count).map(node).collect())
+    }
+
+    /// The same with quotas; of two for one project and pool the later one holds.
+    ///
+    /// # Errors
+    /// A quota that a coordinator would refuse.
+    pub fn with_quotas(mut self, quotas: Vec<ProjectQuota>) -> Result<Fleet, FleetError> {
+        for quota in quotas {
+            let same = |old: &ProjectQuota| old.project == quota.project && old.pool == quota.pool;
+            self.quotas.retain(|old| !same(old));
+            self.quotas.push(quota);
+        }
+        let mut gpus: BTreeMap<&str, u64> = BTreeMap::new();
+        for node in &self.nodes {
+            *gpus.entry(&node.pool).or_default() += u64::from(node.gpus);
+        }
+        let mut promised: BTreeMap<&str, u64> = BTreeMap::new();
+        for ProjectQuota { project, pool, guaranteed, maximum } in &self.quotas {
+            let (project, pool) = (project.clone(), pool.clone());
+            if !gpus.contains_key(pool.as_str()) {
+                let known = gpus.keys().copied().collect::<Vec<_>>().join(", ");
+                return Err(FleetError::NoSuchPool { pool, project, known });
+            }
+            let guaranteed = *guaranteed;
+            if let Some(maximum) = maximum.filter(|maximum| *maximum < guaranteed) {
+                let error =
+                    FleetError::GuaranteeAboveMaximum { project, pool, guaranteed, maximum };
+                return Err(error);
+            }
+        }
+        for quota in &self.quotas {
+            *promised.entry(&quota.pool).or_default() += u64::from(quota.guaranteed);
+        }
+        for (pool, promised) in promised {
+            let gpus = gpus.get(pool).copied().unwrap_or(0);
+            if promised > gpus {
+                let pool = pool.to_owned();
+                return Err(FleetError::TooMuchPromised { pool, promised, gpus });
+            }
+        }
+        Ok(self)
+    }
+
+    pub fn quotas(&self) -> &[ProjectQuota] {
+        &self.quotas
     }
 
     pub fn nodes(&self) -> &[NodeSpec] {

@@ -13,7 +13,7 @@ pub mod report;
 pub mod trace;
 pub mod workload;
 
-pub use fleet::{Fleet, FleetError, NodeSpec};
+pub use fleet::{Fleet, FleetError, NodeSpec, ProjectQuota};
 pub use gangline_core::policy::Policy;
 pub use replay::{Failure, Progress, Settings, replay};
 pub use report::{JobTimes, Replay, Report};

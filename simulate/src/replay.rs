@@ -13,7 +13,7 @@ use gangline_core::effect::{Answer, Effects, Push, Rejected, Write};
 use gangline_core::event::{Event, Submission};
 use gangline_core::job::{Job as CoreJob, JobKind, JobRequest, JobState, Launcher};
 use gangline_core::policy::Policy;
-use gangline_core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange};
+use gangline_core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange, Quota};
 
 use crate::agents::{Agents, ChangeKind};
 use crate::fleet::{self, Fleet};
@@ -21,7 +21,7 @@ use crate::report::{JobTimes, Outcome, Replay, Sums, summarise};
 use crate::workload::{Group, Job, Workload};
 
 /// While jobs wait, the core looks at the clock at least this often.
-const LOOK_EVERY_MS: u64 = 60_000;
+const LOOK_EVERY_MS: u64 = 300_000;
 /// When nothing runs and nothing arrives, what still waits after this long waits for ever.
 const GIVE_UP_MS: u64 = 86_400_000;
 /// Words of life come at least this often; a node without is suspect.
@@ -72,7 +72,7 @@ pub fn replay(
     let mut loop_ = Loop::new(workload, fleet, settings, progress);
     loop_.join_fleet()?;
     loop_.run()?;
-    let unfinished = loop_.unfinished();
+    let unfinished = loop_.unfinished()?;
     let node_gpus = fleet.node_gpus();
     let offered = workload.offered(fleet);
     Ok(summarise(Outcome {
@@ -142,6 +142,7 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
     fn new(workload: &'a Workload, fleet: &'a Fleet, settings: Settings, progress: P) -> Self {
         let mut core = Core::new(1, BEGIN);
         core.set_policy(settings.policy);
+        // Nobody watches; those that are left in the end are asked then.
         core.set_explaining(false);
         let lives = workload.jobs.iter().map(|job| Life {
             times: JobTimes { submit_ms: job.submit_ms, ..JobTimes::default() },
@@ -191,11 +192,16 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
             let known = highest.entry(&group.project).or_insert(DEFAULT_MAX_PRIORITY);
             *known = group.priority.max(*known);
         }
-        for (project, max_priority) in highest {
-            if max_priority == DEFAULT_MAX_PRIORITY {
-                continue;
-            }
-            let change = ProjectChange { max_priority: Some(max_priority), ..Default::default() };
+        let mut changes: BTreeMap<&str, ProjectChange> = BTreeMap::new();
+        for (project, priority) in highest.into_iter().filter(|(_, p)| *p > DEFAULT_MAX_PRIORITY) {
+            changes.entry(project).or_default().max_priority = Some(priority);
+        }
+        for quota in self.fleet.quotas() {
+            let (guaranteed, maximum) = (quota.guaranteed, quota.maximum);
+            let change = changes.entry(&quota.project).or_default();
+            change.quotas.insert(quota.pool.clone(), Some(Quota { guaranteed, maximum }));
+        }
+        for (project, change) in changes {
             let (name, change) = (project.to_owned(), Box::new(change));
             let actor = fleet::operator();
             self.step(Event::SetProject { request: 0, name, change, actor })?;
@@ -463,16 +469,22 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
     }
 
     /// Jobs that have not come to their end, with what the core says of them, in order.
-    fn unfinished(&mut self) -> Vec<(usize, String)> {
+    fn unfinished(&mut self) -> Result<Vec<(usize, String)>, Failure> {
         let mut unfinished = std::mem::take(&mut self.cut);
+        if self.live > 0 {
+            self.core.set_explaining(true);
+            self.core.set_policy(self.settings.policy);
+            self.step(Event::Tick)?;
+        }
         for job in self.core.jobs().filter(|job| !job.state.is_terminal()) {
+            let why = self.core.why(&job.id).map_or(job.reason.as_str(), |why| why);
             let index = index_of(job.id.as_str());
-            unfinished.extend(index.map(|index| (index, job.reason.clone())));
+            unfinished.extend(index.map(|index| (index, why.to_owned())));
         }
         let kept_out = self.arrival..self.workload.jobs.len();
         unfinished.extend(kept_out.map(|index| (index, "the queue is full".to_owned())));
         unfinished.sort();
-        unfinished
+        Ok(unfinished)
     }
 }
 

@@ -63,6 +63,10 @@ pub struct Simulate {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub jobs: u32,
+    /// Quota to try, such as rlhf=64, rlhf=64..128 or rlhf@h100=0..32: GPUs that the project is
+    /// guaranteed, and holds at most (repeatable)
+    #[arg(long, value_name = "QUOTA", value_parser = parse_quota)]
+    pub quota: Vec<QuotaWish>,
     /// fifo, backfill, shortest or default (repeatable, or with commas)
     #[arg(
         long,
@@ -83,6 +87,33 @@ pub struct Simulate {
     pub checkpoint_every: Duration,
 }
 
+/// A quota of the command line; without a pool it is in the pool of the first node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuotaWish {
+    pub project: String,
+    pub pool: Option<String>,
+    pub guaranteed: u32,
+    pub maximum: Option<u32>,
+}
+
+fn parse_quota(text: &str) -> Result<QuotaWish, String> {
+    let read = || {
+        let (whose, gpus) = text.split_once('=')?;
+        let (project, pool) = match whose.split_once('@') {
+            Some((project, pool)) => (project, Some(pool.to_owned())),
+            None => (whose, None),
+        };
+        let (guaranteed, maximum) = match gpus.split_once("..") {
+            Some((guaranteed, maximum)) => (guaranteed, Some(maximum.parse().ok()?)),
+            None => (gpus, None),
+        };
+        let guaranteed = guaranteed.parse().ok()?;
+        let named = !project.is_empty() && pool.as_deref() != Some("");
+        named.then(|| QuotaWish { project: project.to_owned(), pool, guaranteed, maximum })
+    };
+    read().ok_or_else(|| "write it as rlhf=64, rlhf=64..128 or rlhf@h100=0..32".to_owned())
+}
+
 fn parse_policy(text: &str) -> Result<Policy, String> {
     let found = Policy::ALL.into_iter().find(|policy| policy.word() == text);
     let words = || Policy::ALL.map(Policy::word).join(", ");
@@ -93,4 +124,19 @@ fn parse_load(text: &str) -> Result<f64, String> {
     const LOADS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
     let load = text.parse().ok().filter(|load| LOADS.contains(load));
     load.ok_or_else(|| "use a share such as 0.9, from 0.01 to 100".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas() {
+        let of = |text| parse_quota(text).map(|q| (q.project, q.pool, q.guaranteed, q.maximum));
+        assert_eq!(of("a=64"), Ok(("a".into(), None, 64, None)));
+        assert_eq!(of("a@p=0..32"), Ok(("a".into(), Some("p".into()), 0, Some(32))));
+        for bad in ["", "a", "=1", "a=", "a=x", "a@=1", "a=1..", "a=..2", "a=-1", "a=1..2..3"] {
+            assert!(parse_quota(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use gangline_simulate::{
-    Failure, Fleet, FleetError, Policy, Replay, Settings, TraceError, Workload, generate, replay,
-    trace,
+    Failure, Fleet, FleetError, Policy, ProjectQuota, Replay, Settings, TraceError, Workload,
+    generate, replay, trace,
 };
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use crate::args::Simulate;
+use crate::args::{QuotaWish, Simulate};
 use crate::client::Client;
 use crate::errors::{CliError, code, exit};
 use crate::output::Screen;
@@ -31,7 +31,8 @@ pub(super) async fn run(
     }
     // Clap has asked for both.
     let (nodes, gpus) = (args.nodes.unwrap_or(0), args.gpus_per_node.unwrap_or(0));
-    let fleet = Fleet::uniform(nodes as usize, gpus).map_err(|error| bad_fleet(&error))?;
+    let fleet = Fleet::uniform(nodes as usize, gpus).and_then(|fleet| wished(fleet, &args.quota));
+    let fleet = fleet.map_err(|error| bad_fleet(&error))?;
     let mut workload = match (&args.trace, args.generate) {
         (Some(path), _) => read_trace(path)?,
         (None, seed) => generate::generate(seed.unwrap_or_default(), args.jobs as usize),
@@ -106,6 +107,18 @@ fn bad_trace(error: &TraceError) -> CliError {
     let what = format!("{} is not a trace that can be replayed", error.file);
     let new = CliError::new(exit::INVALID, code::TRACE, what).items(items.collect());
     if error.more { new.hint("these are the first problems; there may be more") } else { new }
+}
+
+/// The fleet with the quotas that are to be tried.
+fn wished(fleet: Fleet, quotas: &[QuotaWish]) -> Result<Fleet, FleetError> {
+    let pool = fleet.nodes().first().map(|node| node.pool.clone()).unwrap_or_default();
+    let quotas = quotas.iter().cloned().map(|wish| ProjectQuota {
+        project: wish.project,
+        pool: wish.pool.unwrap_or_else(|| pool.clone()),
+        guaranteed: wish.guaranteed,
+        maximum: wish.maximum,
+    });
+    fleet.with_quotas(quotas.collect())
 }
 
 fn bad_fleet(error: &FleetError) -> CliError {

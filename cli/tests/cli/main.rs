@@ -12,5 +12,6 @@ mod logs;
 mod offline;
 mod ray;
 mod server;
+mod simulate;
 mod submit;
 mod tables;

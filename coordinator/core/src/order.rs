@@ -11,7 +11,9 @@ use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::job::Job;
+use super::placement::out_of_reach;
 use super::policy::Policy;
+use super::preemption::gpus_of;
 
 /// A job gains one point of priority for each of these, at most `AGE_LIMIT`: less than lies between
 /// two of the named priorities.
@@ -50,6 +52,31 @@ impl Core {
             standings.sort_by(compare);
         }
         standings
+    }
+
+    /// The jobs that a pass looks at, in order. In strict order and with nobody to be told why, that
+    /// ends with the first one that is sure to hold back the rest; guests behind it are looked at
+    /// once it has gone.
+    pub(super) fn looked_at(&self, now: Timestamp) -> Vec<Arc<Job>> {
+        if self.policy != Policy::Fifo || self.explaining {
+            return self.standings(now).into_iter().map(|standing| standing.job).collect();
+        }
+        let open = self.capacity.groups().flat_map(|(_, group)| &group.open);
+        let mut free: u64 = open.map(|(gpus, nodes)| u64::from(*gpus) * nodes.len() as u64).sum();
+        let mut front = Vec::new();
+        for job in self.queue.values().filter_map(|id| self.jobs.get(id)) {
+            front.push(job.clone());
+            let gpus = u64::from(gpus_of(job));
+            let is_bound = job.cluster.is_some() || job.request.pool.is_some();
+            if is_bound || out_of_reach(&job.request, &self.capacity).is_some() {
+                continue;
+            }
+            match free.checked_sub(gpus) {
+                Some(left) => free = left,
+                None => break,
+            }
+        }
+        front
     }
 
     fn by_claims<'a>(

@@ -12,10 +12,12 @@ use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::job::Job;
+use super::policy::Policy;
 use super::preemption::gpus_of;
 
-/// How often the work is counted.
+/// How often the work is counted, at least this long apart; and so much longer for each waiting job.
 const COUNT_EVERY_MS: u64 = 10_000;
+const COUNT_EACH_MS: u64 = 20;
 /// Every gang may be overtaken by its own GPUs' work of this long.
 const SLACK_MS: u64 = 600_000;
 
@@ -32,12 +34,16 @@ type Working = BTreeMap<String, BTreeMap<u8, Vec<(u64, u64)>>>;
 impl Core {
     /// Counts the work since the last time.
     pub(super) fn count_overtaking(&mut self, now: Timestamp) {
+        if self.policy != Policy::Default {
+            return;
+        }
         let ms = now.boot_ms.saturating_sub(self.counted_ms);
-        if ms < COUNT_EVERY_MS {
+        let every = COUNT_EVERY_MS + COUNT_EACH_MS * self.queue.len() as u64;
+        if ms < every {
             return;
         }
         // What was done while nobody counted is counted by nobody.
-        let ms = ms.min(60 * COUNT_EVERY_MS);
+        let ms = ms.min(60 * every);
         self.counted_ms = now.boot_ms;
         if self.queue.is_empty() {
             return self.overtaken.clear();

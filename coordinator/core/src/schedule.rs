@@ -104,7 +104,7 @@ impl Core {
         if self.queue.is_empty() {
             return;
         }
-        let queue: Vec<Arc<Job>> = self.standings(now).into_iter().map(|s| s.job).collect();
+        let queue = self.looked_at(now);
         let mut pass = Pass::default();
         let mut failed: Failed<'_> = BTreeMap::new();
         let mut unreachable: BTreeMap<Shape<'_>, Option<Arc<str>>> = BTreeMap::new();

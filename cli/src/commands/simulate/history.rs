@@ -2,15 +2,16 @@
 
 use gangline_simulate::history::{PastJob, workload};
 use gangline_simulate::report::Spread;
-use gangline_simulate::{Fleet, Group, NodeSpec, Workload};
+use gangline_simulate::{Fleet, Group, NodeSpec, ProjectQuota, Workload};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::show::{self, time};
-use super::{Case, bad_fleet, policies, replay_all, scale};
+use super::{Case, bad_fleet, policies, replay_all, scale, wished};
 use crate::args::Simulate;
 use crate::client::Client;
+use crate::commands::items;
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
 use crate::view::{self, JobPage, Node, NodeList};
@@ -54,8 +55,18 @@ struct Past {
 pub(super) async fn run(args: &Simulate, client: &Client, screen: &Screen) -> Result<u8, CliError> {
     let past = fetch(args, client).await?;
     let nodes = nodes(client).await?;
-    let now = Fleet::new(nodes.clone()).map_err(|error| bad_fleet(&error))?;
-    let changed = changed(args, nodes)?;
+    let quotas = quotas(client).await?;
+    let fleet = |nodes: Vec<NodeSpec>| {
+        // A quota in a pool that has no nodes any more binds nobody.
+        let there = |quota: &&ProjectQuota| nodes.iter().any(|node| node.pool == quota.pool);
+        let quotas = quotas.iter().filter(there).cloned().collect();
+        Fleet::new(nodes).and_then(|fleet| fleet.with_quotas(quotas))
+    };
+    let now = fleet(nodes.clone()).map_err(|error| bad_fleet(&error))?;
+    let changed = changed(args, nodes)
+        .map(|nodes| fleet(nodes).and_then(|fleet| wished(fleet, &args.quota)))
+        .transpose()
+        .map_err(|error| bad_fleet(&error))?;
     let recorded = recorded(&past);
     let mut workload = workload(past.jobs);
     if workload.jobs.is_empty() {
@@ -208,24 +219,49 @@ async fn nodes(client: &Client) -> Result<Vec<NodeSpec>, CliError> {
     Ok(specs)
 }
 
-/// The fleet that is asked for; `None` when it is the one that is there.
-fn changed(args: &Simulate, nodes: Vec<NodeSpec>) -> Result<Option<Fleet>, CliError> {
-    if args.nodes.is_none() && args.add_nodes.is_none() && args.gpus_per_node.is_none() {
-        return Ok(None);
+/// The quotas of all projects that the caller may see.
+async fn quotas(client: &Client) -> Result<Vec<ProjectQuota>, CliError> {
+    let answer = client.get(&["projects"], &[]).await?;
+    let number = |quota: &Value, key: &str| {
+        quota.get(key).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok())
+    };
+    let mut quotas = Vec::new();
+    for project in items(&answer, "projects") {
+        let name = project.get("name").and_then(Value::as_str).unwrap_or_default();
+        for (pool, quota) in project.get("quotas").and_then(Value::as_object).into_iter().flatten()
+        {
+            quotas.push(ProjectQuota {
+                project: name.to_owned(),
+                pool: pool.clone(),
+                guaranteed: number(quota, "guaranteed").unwrap_or(0),
+                maximum: number(quota, "maximum"),
+            });
+        }
     }
-    let Some(first) = nodes.first().cloned() else { return Ok(None) };
+    Ok(quotas)
+}
+
+/// The nodes that are asked for; `None` when nothing is to change.
+fn changed(args: &Simulate, nodes: Vec<NodeSpec>) -> Option<Vec<NodeSpec>> {
+    let same_nodes = args.nodes.is_none() && args.add_nodes.is_none();
+    if same_nodes && args.gpus_per_node.is_none() && args.quota.is_empty() {
+        return None;
+    }
+    let first = nodes.first().cloned()?;
     let gpus = args.gpus_per_node.unwrap_or(first.gpus);
     let like_first = |number: u32| NodeSpec {
         name: format!("{}-new-{number}", first.name),
         gpus,
         ..first.clone()
     };
-    let nodes: Vec<NodeSpec> = match (args.nodes, args.add_nodes) {
-        (Some(count), _) => (1..=count).map(like_first).collect(),
-        (None, Some(more)) => nodes.into_iter().chain((1..=more).map(like_first)).collect(),
-        (None, None) => nodes.into_iter().map(|node| NodeSpec { gpus, ..node }).collect(),
-    };
-    Fleet::new(nodes).map(Some).map_err(|error| bad_fleet(&error))
+    Some(match (args.nodes, args.add_nodes, args.gpus_per_node) {
+        (Some(count), _, _) => (1..=count).map(like_first).collect(),
+        (None, Some(more), _) => nodes.into_iter().chain((1..=more).map(like_first)).collect(),
+        (None, None, Some(gpus)) => {
+            nodes.into_iter().map(|node| NodeSpec { gpus, ..node }).collect()
+        }
+        (None, None, None) => nodes,
+    })
 }
 
 /// What really happened.
