@@ -515,7 +515,7 @@ fn request_of(group: &Group, nnodes: u32, gpus_per_node: u32) -> JobRequest {
         gpus_per_node,
         cpus_milli: None,
         memory_bytes: None,
-        pools: group.pool.iter().cloned().collect(),
+        pools: group.pools.clone(),
         node_labels: BTreeMap::new(),
         exclusive: None,
         topology: None,

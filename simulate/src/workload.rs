@@ -54,7 +54,7 @@ pub struct Group {
     /// Empty for jobs without one.
     pub name: String,
     pub priority: u8,
-    pub pool: Option<String>,
+    pub pools: Vec<String>,
     pub gpu_models: Vec<String>,
     /// The time limit of its spec; the model never runs into it.
     pub timeout_ms: Option<u64>,

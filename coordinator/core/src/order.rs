@@ -67,7 +67,7 @@ impl Core {
         for job in self.queue.values().filter_map(|id| self.jobs.get(id)) {
             front.push(job.clone());
             let gpus = u64::from(gpus_of(job));
-            let is_bound = job.cluster.is_some() || job.request.pool.is_some();
+            let is_bound = job.cluster.is_some() || !job.request.pools.is_empty();
             if is_bound || out_of_reach(&job.request, &self.capacity).is_some() {
                 continue;
             }

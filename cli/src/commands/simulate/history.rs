@@ -34,7 +34,7 @@ struct Remembered {
     cluster: Option<String>,
     nnodes: u32,
     gpus_per_node: u32,
-    pool: Option<String>,
+    pools: Vec<String>,
     priority: Option<u8>,
     submitted: Option<String>,
     started: Option<String>,
@@ -184,7 +184,7 @@ impl Past {
                 user: job.user,
                 name: job.name,
                 priority: job.priority.unwrap_or(50),
-                pool: job.pool,
+                pools: job.pools,
                 ..Group::default()
             },
         });
