@@ -12,7 +12,7 @@ use crate::ca::Ca;
 use crate::config::Config;
 use crate::control::Client;
 use crate::store::backup::{Destination, Summary};
-use crate::store::restore::restore;
+use crate::store::restore::{Request, restore};
 use crate::store::{StoreError, inspect};
 
 /// Copies the store to `destination`, which must not exist.
@@ -45,18 +45,24 @@ pub fn back_up(config: &Config, destination: &Path) -> anyhow::Result<String> {
     Ok(format!("{}: {}\n", destination.display(), summary.sentence()))
 }
 
-/// Makes the copy at `source` the store, when nobody serves.
+/// Makes the copy at `source` the store, under an era of at least `least_era`, when nobody serves.
 ///
 /// # Errors
 /// Why not; the store is then what it was.
-pub fn restore_from(config: &Config, source: &Path) -> anyhow::Result<String> {
+pub fn restore_from(config: &Config, source: &Path, least_era: u32) -> anyhow::Result<String> {
     if Client::connect(&config.state_dir).context("the control socket")?.is_some() {
         bail!(
             "a coordinator serves {}. Stop it first; nothing was changed",
             config.state_dir.display()
         );
     }
-    let done = restore(source, &config.store(), &config.era(), Timestamp::now())?;
+    let done = restore(Request {
+        source,
+        store: &config.store(),
+        era_file: &config.era(),
+        least_era,
+        now: Timestamp::now(),
+    })?;
     let mut text = format!("restored: {}\n", done.copy.sentence());
     if let Some(replaced) = &done.replaced {
         text += &format!("the replaced store is kept as {}\n", replaced.display());

@@ -120,6 +120,10 @@ struct Restore {
     place: Place,
     /// A file that `backup` made, one of STATE_DIR/backups, or a store that was replaced before.
     source: PathBuf,
+    /// Lowest era of the restored store. Only for when the state directory was lost and had been
+    /// restored since the copy was made: the agents remember that era, so name the one after it.
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    era: u32,
 }
 
 fn main() -> ExitCode {
@@ -131,9 +135,9 @@ fn main() -> ExitCode {
             .validated()
             .and_then(|config| commands::back_up(&config, &destination))
             .map(|text| print(&text)),
-        Command::Restore(Restore { place, source }) => place
+        Command::Restore(Restore { place, source, era }) => place
             .validated()
-            .and_then(|config| commands::restore_from(&config, &source))
+            .and_then(|config| commands::restore_from(&config, &source, era))
             .map(|text| print(&text)),
     };
     done.unwrap_or_else(|error| {

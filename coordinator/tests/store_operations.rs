@@ -16,7 +16,7 @@ use gangline_coordinator::core::node::Node;
 use gangline_coordinator::store::backup::{
     BackupError, Destination, Header, Reader, Summary, Writer, verify,
 };
-use gangline_coordinator::store::restore::{RestoreError, Restored, restore};
+use gangline_coordinator::store::restore::{Request, RestoreError, Restored, restore};
 use gangline_coordinator::store::{STORE_VERSION, Store, record};
 use records::{Value, values};
 use tempfile::TempDir;
@@ -56,7 +56,17 @@ impl Place {
     }
 
     fn restore(&self, name: &str) -> Result<Restored, RestoreError> {
-        restore(&self.path(name), &self.store(), &self.path("era"), NOW)
+        self.restore_as(name, 0)
+    }
+
+    fn restore_as(&self, name: &str, least_era: u32) -> Result<Restored, RestoreError> {
+        restore(Request {
+            source: &self.path(name),
+            store: &self.store(),
+            era_file: &self.path("era"),
+            least_era,
+            now: NOW,
+        })
     }
 
     fn reopened(&self) -> Store {
@@ -200,6 +210,12 @@ fn the_replaced_store_is_kept_and_every_restore_has_an_era_of_its_own() {
     let error = place.restore("copy").unwrap_err();
     assert!(matches!(error, RestoreError::NotMade { .. }), "{error}");
     assert_eq!(place.reopened().meta.era, 6);
+    assert_eq!(place.files(), ["copy", "era", "store.redb", "store.redb.replaced-1800000500"]);
+    // All of it was lost, and somebody remembers.
+    for file in ["era", "store.redb", "store.redb.replaced-1800000500"] {
+        std::fs::remove_file(place.path(file)).unwrap();
+    }
+    assert_eq!(place.restore_as("copy", 9).unwrap().era, 9);
 }
 
 /// The way back: what an earlier restore has replaced is taken as it is.

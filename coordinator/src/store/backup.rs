@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use gangline_common::time::wall_text;
 use ring::digest;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
 use super::{Counts, STORE_VERSION, StoreError, WRITTEN_BY, record};
@@ -377,8 +378,14 @@ impl Destination {
     pub fn publish(self) -> Result<Summary, BackupError> {
         self.file.sync_all()?;
         let summary = verify(open(&self.unfinished)?)?;
-        // A link, not a rename: it fails when the name is taken meanwhile.
-        std::fs::hard_link(&self.unfinished, &self.path)?;
+        // Neither takes a name that somebody else has taken meanwhile; not every disk has links.
+        if let Err(error) = std::fs::hard_link(&self.unfinished, &self.path) {
+            if error.kind() == io::ErrorKind::AlreadyExists {
+                return Err(error.into());
+            }
+            renameat_with(CWD, &self.unfinished, CWD, &self.path, RenameFlags::NOREPLACE)
+                .map_err(io::Error::from)?;
+        }
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(parent.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(summary)

@@ -46,7 +46,7 @@ pub enum RestoreError {
 }
 
 /// What was done.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Restored {
     pub copy: Summary,
     pub era: u32,
@@ -59,92 +59,115 @@ pub struct Restored {
     pub nodes: usize,
 }
 
-/// A copy, or a store file such as the one that an earlier restore has kept: this is copied beside
-/// `path` first.
-fn as_copy(source: &Path, path: &Path, now: Timestamp) -> Result<Source, BackupError> {
-    let mut begin = [0; 4];
-    // A shorter file is neither; the copy's own check says so.
-    let _ = io::Read::read(&mut backup::open(source)?, &mut begin)?;
-    if begin != *STORE_MAGIC {
-        return Ok(Source { path: source.to_owned(), temporary: false });
+/// What to restore, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// A copy, or a store file that nobody serves, such as one that an earlier restore has kept.
+    pub source: &'a Path,
+    pub store: &'a Path,
+    /// A small file with the highest era so far, for when the replaced store cannot be read.
+    pub era_file: &'a Path,
+    /// For when both were lost: the new era is not below this.
+    pub least_era: u32,
+    pub now: Timestamp,
+}
+
+impl Request<'_> {
+    fn bad(&self, source: impl Into<BackupError>) -> RestoreError {
+        RestoreError::Backup { path: self.source.to_owned(), source: source.into() }
     }
-    let inspection = inspect(source)?;
-    let copied = Source { path: path.with_extension("source"), temporary: true };
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let out = io::BufWriter::new(options.open(&copied.path)?);
-    inspection.reader().back_up(now.wall_ms, out)?;
-    Ok(copied)
+
+    fn not_made(&self, reason: impl ToString) -> RestoreError {
+        RestoreError::NotMade { path: self.store.to_owned(), reason: reason.to_string() }
+    }
 }
 
-/// A copy that is restored.
-struct Source {
-    path: PathBuf,
-    temporary: bool,
-}
+/// A file that goes when it has served.
+struct Temporary(PathBuf);
 
-impl Drop for Source {
+impl Drop for Temporary {
     fn drop(&mut self) {
-        if self.temporary {
-            let _ = std::fs::remove_file(&self.path);
-        }
+        // It may have got another name.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// Makes `source` the store at `path`: a copy, or a store file that nobody serves. `era_path` is a small file beside it with the highest era so
-/// far, for when the replaced store cannot be read.
+/// Makes the source the store.
 ///
 /// # Errors
-/// The copy is not whole, a coordinator serves, or the disk fails; see [`RestoreError`].
-pub fn restore(
-    source: &Path,
-    path: &Path,
-    era_path: &Path,
-    now: Timestamp,
-) -> Result<Restored, RestoreError> {
-    let bad = |e: BackupError| RestoreError::Backup { path: source.to_owned(), source: e };
-    let not_made = |reason: String| RestoreError::NotMade { path: path.to_owned(), reason };
+/// The source is not whole, a coordinator serves, or the disk fails; see [`RestoreError`].
+pub fn restore(request: Request<'_>) -> Result<Restored, RestoreError> {
+    let Request { source, store: path, era_file, now, .. } = request;
     if source.canonicalize().is_ok_and(|source| path.canonicalize().is_ok_and(|p| p == source)) {
-        return Err(bad(io::Error::other("it is the store itself").into()));
+        return Err(request.bad(io::Error::other("it is the store itself")));
     }
-    let from = as_copy(source, path, now).map_err(bad)?;
-    let copy = backup::open(&from.path).map_err(Into::into).and_then(backup::verify);
-    let copy = copy.map_err(bad)?;
+    let copied = copy_of_store(&request).map_err(|e| request.bad(e))?;
+    let from = copied.as_ref().map_or(source, |temporary| &temporary.0);
+    let copy = backup::open(from).map_err(Into::into).and_then(backup::verify);
+    let copy = copy.map_err(|e| request.bad(e))?;
     // From here until the new store has its name nobody else opens the old one.
     let old = hold(path)?;
-    let unfinished = path.with_extension("new");
-    let database = begin(&unfinished).map_err(not_made)?;
-    let mut store = fill(&from.path, path, database).map_err(bad)?;
-    let before = store.load().map_err(|e| not_made(e.to_string()))?;
+    let unfinished = Temporary(path.with_extension("new"));
+    let database = begin(&unfinished.0).map_err(|e| request.not_made(e))?;
+    let store = fill(from, path, database).map_err(|e| request.bad(e))?;
+    let restored = calm(store, copy, old.era, &request).map_err(|e| request.not_made(e))?;
+    // As the next start will find it.
+    let found = inspect(&unfinished.0).and_then(|found| found.reader().check());
+    found.map_err(|e| request.not_made(e))?;
+
+    write_new(era_file, restored.era.to_string().as_bytes(), 0o600)
+        .map_err(|e| request.not_made(format!("{e:#}")))?;
+    let replaced = keep(path, now).map_err(|e| request.not_made(e))?;
+    publish(&unfinished.0, path).map_err(|e| request.not_made(e))?;
+    Ok(Restored { replaced, ..restored })
+}
+
+/// A copy of the source beside the store, when that is a store file.
+fn copy_of_store(request: &Request<'_>) -> Result<Option<Temporary>, BackupError> {
+    let mut begin = [0; 4];
+    // A shorter file is neither; the check of the copy says so.
+    let _ = io::Read::read(&mut backup::open(request.source)?, &mut begin)?;
+    if begin != *STORE_MAGIC {
+        return Ok(None);
+    }
+    let inspection = inspect(request.source)?;
+    let copied = Temporary(request.store.with_extension("source"));
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let out = io::BufWriter::new(options.open(&copied.0)?);
+    inspection.reader().back_up(request.now.wall_ms, out)?;
+    Ok(Some(copied))
+}
+
+/// Gives the new store its era, and takes out of it what would disturb.
+fn calm(
+    mut store: Store,
+    copy: Summary,
+    old_era: Option<u32>,
+    request: &Request<'_>,
+) -> Result<Restored, StoreError> {
+    let before = store.load()?;
     let seen = before.iter().filter_map(era_of);
-    let known = [Some(copy.header.era), old.era, read_era(era_path)].into_iter().flatten();
-    let era = known.chain(seen).max().unwrap_or(0).saturating_add(1);
+    let known = [Some(copy.header.era), old_era, read_era(request.era_file)];
+    let newest = known.into_iter().flatten().chain(seen).max().unwrap_or(0);
+    let era = newest.saturating_add(1).max(request.least_era);
     store.meta.era = era;
-    store.write_meta().map_err(|e| not_made(e.to_string()))?;
+    store.write_meta()?;
     let made = wall_text(copy.header.wall_ms);
-    let mut writes: Vec<Write> =
-        before.iter().filter_map(|write| calmed(write, era, &made, now)).collect();
+    let calmed = |write| calmed(write, era, &made, request.now);
+    let mut writes: Vec<Write> = before.iter().filter_map(calmed).collect();
     let nodes = writes.len();
     writes.push(Write::Audit(AuditEntry {
-        wall_ms: now.wall_ms,
+        wall_ms: request.now.wall_ms,
         actor: "gangline".to_owned(),
         source: None,
         action: "store.restore".to_owned(),
         object: "store".to_owned(),
         detail: format!("from a copy of {made}, era {era}"),
     }));
-    store.commit(&writes).map_err(|e| not_made(e.to_string()))?;
+    store.commit(&writes)?;
     let (waiting, running) = unended(&before);
-    drop(store);
-    // As the next start will find it.
-    inspect(&unfinished).map_err(|e| not_made(e.to_string()))?;
-
-    let failed = |e: io::Error| not_made(e.to_string());
-    write_new(era_path, era.to_string().as_bytes(), 0o600)
-        .map_err(|e| not_made(format!("{e:#}")))?;
-    let replaced = keep(path, now).map_err(failed)?;
-    publish(&unfinished, path).map_err(failed)?;
-    Ok(Restored { copy, era, replaced, waiting, running, nodes })
+    Ok(Restored { copy, era, replaced: None, waiting, running, nodes })
 }
 
 /// What is at the place of the store now.
