@@ -114,6 +114,17 @@ pub struct QueueLine {
     pub start: Option<ExpectedStart>,
 }
 
+/// The supposed end of a gang; the first is the smallest.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ending<'a> {
+    at_ms: u64,
+    job: JobId,
+    /// Something is known about how long it takes.
+    sure: bool,
+    /// GPUs that it leaves.
+    freed: Vec<(&'a NodeId, usize)>,
+}
+
 /// Waiting jobs for which a start is foretold in a list.
 const FORETOLD: usize = 20;
 
@@ -327,7 +338,7 @@ impl Core {
             .filter(|slot| slot.closed.is_none())
             .map(|slot| (&slot.node, slot.free_gpus.len()))
             .collect();
-        let mut ends: BinaryHeap<Reverse<(u64, JobId, bool, Vec<(&NodeId, usize)>)>> =
+        let mut ends: BinaryHeap<Reverse<Ending<'_>>> =
             self.holdings.gangs().filter_map(|(id, _)| self.end_of(id, now)).map(Reverse).collect();
         let counts = |job: &&Arc<Job>| job.cluster.is_none() && job.eligible.is_some();
         let gangs = ahead.iter().map(|standing| &standing.job).filter(counts);
@@ -357,14 +368,15 @@ impl Core {
                 let estimate = self.estimate(candidate);
                 let end = at_ms.saturating_add(estimate.map_or(UNKNOWN_MS, |estimate| estimate.ms));
                 let freed = nodes.into_iter().map(|node| (node, gpus)).collect();
-                ends.push(Reverse((end, candidate.id.clone(), estimate.is_some(), freed)));
+                let (job, sure) = (candidate.id.clone(), estimate.is_some());
+                ends.push(Reverse(Ending { at_ms: end, job, sure, freed }));
             }
             waiting = still;
-            let Reverse((end, ended, sure, freed)) = ends.pop()?;
-            at_ms = at_ms.max(end);
-            known &= sure;
-            after = Some(ended);
-            for (node, gpus) in freed {
+            let Reverse(ending) = ends.pop()?;
+            at_ms = at_ms.max(ending.at_ms);
+            known &= ending.sure;
+            after = Some(ending.job);
+            for (node, gpus) in ending.freed {
                 *free.entry(node).or_default() += gpus;
             }
         }
@@ -372,15 +384,7 @@ impl Core {
 
     /// When a gang is supposed to have gone, whose it is, whether anything is known about that, and
     /// what it leaves.
-    #[expect(
-        clippy::type_complexity,
-        reason = "an entry of one heap, taken apart where it is used"
-    )]
-    fn end_of(
-        &self,
-        gang: &GangId,
-        now: Timestamp,
-    ) -> Option<(u64, JobId, bool, Vec<(&NodeId, usize)>)> {
+    fn end_of(&self, gang: &GangId, now: Timestamp) -> Option<Ending<'_>> {
         let end = self.expected_end(gang, now)?;
         let gang = self.gangs.get(gang)?;
         let job = self.jobs.get(&gang.job)?;
@@ -393,7 +397,7 @@ impl Core {
         let members = gang.members.values().filter(|member| member.phase.holds_resources());
         let open = |node: &&NodeId| self.capacity.slot(node).is_some_and(|s| s.closed.is_none());
         let freed = members.map(|m| (&m.node, m.gpus.len())).filter(|(node, _)| open(node));
-        Some((end, job.id.clone(), sure, freed.collect()))
+        Some(Ending { at_ms: end, job: job.id.clone(), sure, freed: freed.collect() })
     }
 
     /// The nodes that a job would take of these free GPUs.
