@@ -123,3 +123,20 @@ fn a_plan_says_now_later_or_never_and_changes_nothing() {
     let never = plan(&mut fleet, &gang(3, 8, ""));
     assert!(matches!(never, Verdict::Never { .. }), "{never:?}");
 }
+
+#[test]
+fn what_helps_names_labels_and_whole_nodes() {
+    let mut fleet = Fleet::new();
+    fleet.add_node("a", 4, false);
+    let part = "gpus_per_node: 1, cpus_per_node: 1, memory_per_node: 1GiB";
+    let spec = |name: &str, more: &str| {
+        format!(
+            "{{name: {name}, resources: {{{part}{more}}}, launcher: {{type: command}}, command: [a]}}"
+        )
+    };
+    fleet.submit("first", &spec("first", ""));
+    fleet.submit("whole", &spec("whole", ", exclusive: true"));
+    assert_eq!(explain(&mut fleet, "whole").helps, ["exclusive: false"]);
+    fleet.submit("rack", &spec("rack", ", labels: {rack: r1}"));
+    assert_eq!(explain(&mut fleet, "rack").helps, ["without labels"]);
+}

@@ -316,6 +316,16 @@ impl Core {
         {
             helps.push("without exclude_nodes".to_owned());
         }
+        if !job.request.node_labels.is_empty()
+            && starts(&changed(&|request| request.node_labels.clear()))
+        {
+            helps.push("without labels".to_owned());
+        }
+        if job.request.exclusive != Some(false)
+            && starts(&changed(&|request| request.exclusive = Some(false)))
+        {
+            helps.push("exclusive: false".to_owned());
+        }
         if !job.request.gpu_models.is_empty()
             && starts(&changed(&|request| request.gpu_models.clear()))
         {
