@@ -79,7 +79,7 @@ pub(super) fn fields(line: &str) -> Option<Vec<String>> {
     let mut quoted = false;
     let mut chars = line.chars().peekable();
     while let Some(c) = chars.next() {
-        let Some(field) = fields.last_mut() else { return None };
+        let field = fields.last_mut()?;
         match c {
             '"' if quoted && chars.peek() == Some(&'"') => {
                 chars.next();
