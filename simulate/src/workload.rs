@@ -54,6 +54,7 @@ pub struct Group {
     /// Empty for jobs without one.
     pub name: String,
     pub priority: u8,
+    /// Any of these; empty for every pool.
     pub pools: Vec<String>,
     pub gpu_models: Vec<String>,
     /// The time limit of its spec; the model never runs into it.

@@ -10,7 +10,7 @@ fn past(id: &str, submitted: u32, started: Option<u32>, ended: Option<u32>) -> V
     let time = |minute: u32| format!("2026-03-01T{:02}:{:02}:00Z", 12 + minute / 60, minute % 60);
     json!({
         "id": id, "name": "train", "user": "alice", "project": "rlhf", "state": "SUCCEEDED",
-        "kind": "job", "cluster": null, "nnodes": 1, "gpus_per_node": 8, "pool": "h100-a",
+        "kind": "job", "cluster": null, "nnodes": 1, "gpus_per_node": 8, "pools": ["h100-a"],
         "priority": 50, "submitted": time(submitted), "started": started.map(time),
         "ended": ended.map(time),
     })
