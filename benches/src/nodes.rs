@@ -47,6 +47,15 @@ impl Nodes {
     /// `count` nodes of eight GPUs, joined and connected, and gangs of two that fill half of them,
     /// but at most 500.
     pub fn half_busy(count: usize) -> anyhow::Result<Self> {
+        Nodes::with_gangs(count, GANGS.min(count / 4))
+    }
+
+    /// The same with gangs of two on every node.
+    pub fn all_busy(count: usize) -> anyhow::Result<Self> {
+        Nodes::with_gangs(count, count / 2)
+    }
+
+    fn with_gangs(count: usize, gangs: usize) -> anyhow::Result<Self> {
         let now = Timestamp { boot_ms: 1_000_000, wall_ms: 1_800_000_000_000 };
         let mut nodes = Nodes {
             core: Core::new(1, now),
@@ -59,7 +68,7 @@ impl Nodes {
         for number in 0..count {
             nodes.join(number)?;
         }
-        for _ in 0..GANGS.min(count / 4) {
+        for _ in 0..gangs {
             let (submitted, _) = nodes.submit()?;
             nodes.report_all(&submitted.pushes, &Phase::Running { pid: 1 })?;
         }
@@ -115,6 +124,21 @@ impl Nodes {
         self.step(Event::Inventory { node: node.clone(), session, inventory, name });
         self.by_node.insert(node.clone(), self.places.len());
         self.places.push(Place { node, session, held: Generation::default() });
+        Ok(())
+    }
+
+    /// Submits a gang of whole nodes that finds no place; with a number of CPUs of its own it is like no
+    /// other to the scheduler.
+    pub fn wait_in_line(&mut self, nnodes: u32, cpus: Option<u32>) -> anyhow::Result<()> {
+        let usual = self.request.clone();
+        let mut request = JobRequest::clone(&usual);
+        (request.nnodes, request.nnodes_max) = (nnodes, nnodes);
+        request.cpus_milli = cpus.map(|cpus| 1000 + cpus);
+        self.request = Arc::new(request);
+        let event = self.submission()?;
+        self.request = usual;
+        let effects = self.step(event);
+        anyhow::ensure!(effects.pushes.is_empty(), "the gang found a place");
         Ok(())
     }
 
