@@ -17,6 +17,7 @@ pub mod event;
 pub mod explain;
 pub mod forecast;
 pub mod gang;
+pub mod fencing;
 mod gangs;
 pub mod guests;
 mod holdings;
