@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gangline_spec::{
     Checkpoint, Entrypoint, JobSpec, Kind, Launcher, LauncherKind, MAX_SPEC_BYTES, Mlflow,
-    OnDisconnect, Queue, Resources, Tracking, Wandb, WandbMode, parse, parse_resolved, parse_with_overrides,
-    resolve_env,
+    OnDisconnect, Queue, Resources, Tracking, Wandb, WandbMode, parse, parse_resolved,
+    parse_with_overrides, resolve_env,
 };
 
 const EVERY_FIELD: &str = r#"

@@ -127,7 +127,9 @@ struct State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Action {
     /// Time passes; with or without a link between the two nodes.
-    Tick { ray_link: bool },
+    Tick {
+        ray_link: bool,
+    },
     /// The coordinator hears a heartbeat of this age and answers it.
     Heard(usize, u8),
     /// The answer arrives; it may arrive again.
@@ -157,11 +159,8 @@ struct Fencing {
 impl Fencing {
     fn rule(&self) -> Rule {
         let notice = if self.mistake == Mistake::NoNotice { 0 } else { NOTICE };
-        let waits = Waits {
-            after_ms: AFTER.into(),
-            grace_ms: GRACE.into(),
-            notice_ms: notice.into(),
-        };
+        let waits =
+            Waits { after_ms: AFTER.into(), grace_ms: GRACE.into(), notice_ms: notice.into() };
         match self.policy {
             Policy::Keep => Rule::Keep,
             Policy::StopAfter => Rule::StopAfter(waits),
@@ -335,7 +334,8 @@ impl Model for Fencing {
         if state.other_runs {
             actions.push(Action::OtherEnds);
         }
-        if state.stopping && !state.other_runs && !state.next_started && self.may_start_next(state) {
+        if state.stopping && !state.other_runs && !state.next_started && self.may_start_next(state)
+        {
             actions.push(Action::StartNext);
         }
     }
@@ -423,9 +423,12 @@ impl Model for Fencing {
             Property::<Self>::always("I10: an undisturbed gang is left alone", |model, state| {
                 model.policy == Policy::StopAfter || !state.fenced || state.disturbed
             }),
-            Property::<Self>::sometimes("a gang starts again when all have answered", |_, state| {
-                state.next_started && state.nodes.iter().all(|node| node.ended.is_some())
-            }),
+            Property::<Self>::sometimes(
+                "a gang starts again when all have answered",
+                |_, state| {
+                    state.next_started && state.nodes.iter().all(|node| node.ended.is_some())
+                },
+            ),
         ];
         if !self.has_deadline() {
             properties.push(Property::<Self>::always("keep never stops by itself", |_, state| {
@@ -442,10 +445,13 @@ impl Model for Fencing {
         properties.push(Property::<Self>::sometimes("a cut-off rank is given up", |_, state| {
             state.next_started && state.nodes[RANK].ended.is_none()
         }));
-        properties.push(Property::<Self>::sometimes("a shim fences without its agent", |_, state| {
-            let alone = |node: &Node| node.agent == Agent::Dead && node.ended.is_none();
-            state.fenced && state.nodes.iter().all(alone)
-        }));
+        properties.push(Property::<Self>::sometimes(
+            "a shim fences without its agent",
+            |_, state| {
+                let alone = |node: &Node| node.agent == Agent::Dead && node.ended.is_none();
+                state.fenced && state.nodes.iter().all(alone)
+            },
+        ));
         properties
     }
 }
