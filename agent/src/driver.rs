@@ -22,6 +22,7 @@ use crate::core::effect::{Effect, Effects};
 use crate::core::event::{Durable, Event};
 use crate::ledger::{Content, Ledger};
 use crate::link::LinkStatus;
+use crate::link::contact::ContactTime;
 use crate::status::{Status, StatusFile};
 use crate::supervisor::{LogSource, MemberPlan, Supervisor, SupervisorError, SupervisorEvent};
 use crate::tail::{TailMember, TailPlan};
@@ -110,6 +111,7 @@ pub struct Channels {
     pub outlook: watch::Sender<Outlook>,
     pub tail: watch::Sender<TailPlan>,
     pub link: watch::Receiver<LinkStatus>,
+    pub contact: ContactTime,
     /// Where `gangline-agent status` looks.
     pub status: PathBuf,
 }
@@ -261,6 +263,10 @@ impl<M: Members> Driver<M> {
     }
 
     fn step(&mut self, event: Event, effects: &mut Effects) {
+        let contact = *self.channels.contact.borrow();
+        if let Some(boot_ms) = contact.filter(|_| contact != self.core.contact()) {
+            self.core.step(Event::Contact { boot_ms }, Timestamp::now(), effects);
+        }
         let quiet = event == Event::Tick;
         let text = tracing::enabled!(tracing::Level::DEBUG).then(|| format!("{event:?}"));
         let before = effects.list.len();

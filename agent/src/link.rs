@@ -4,6 +4,7 @@
 //! says it takes from watched values, so a session that begins anew says the newest state and
 //! nothing that was lost needs to be remembered.
 
+pub mod contact;
 mod requests;
 mod session;
 
@@ -20,6 +21,7 @@ use gangline_common::wire::v1::NodeInventory;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use self::contact::Contact;
 use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
 use crate::supervisor::RayClusters;
@@ -52,6 +54,8 @@ pub struct Channels {
     /// What the coordinator may ask about.
     pub ray: RayClusters,
     pub status: watch::Sender<LinkStatus>,
+    /// When there was contact.
+    pub contact: watch::Sender<Option<u64>>,
     /// The connection of the present session.
     pub connection: watch::Sender<Option<Connection>>,
     /// Cancelled when the agent ends: the link then says goodbye.
@@ -123,6 +127,7 @@ pub struct Link {
     silence: Duration,
     channels: Channels,
     acks: Acks,
+    contact: Contact,
     last_sent: LastSent,
 }
 
@@ -136,8 +141,9 @@ impl Link {
         channels: Channels,
     ) -> Self {
         let acks = Acks::new(channels.tail.clone());
+        let contact = Contact::new(channels.contact.clone());
         let last_sent = LastSent::default();
-        Link { identity, state_dir, instance, silence, channels, acks, last_sent }
+        Link { identity, state_dir, instance, silence, channels, acks, contact, last_sent }
     }
 
     /// Keeps a session until that is no longer possible.

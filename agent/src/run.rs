@@ -196,8 +196,10 @@ impl Agent {
         let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
         let place = Place { address, interface: route::interface(address, Path::new("/proc")) };
         let (connection, connection_receiver) = watch::channel(None);
+        let (contact, contact_time) = watch::channel(None);
         let supervisor = Supervisor::new(supervisor_config(config, &place)?, event_sender)
-            .with_code(Code::new(connection_receiver));
+            .with_code(Code::new(connection_receiver))
+            .with_contact(contact_time.clone());
         let ray = supervisor.ray_clusters();
         let driver = Driver::new(
             ledger,
@@ -208,6 +210,7 @@ impl Agent {
                 outlook,
                 tail,
                 link: link_status_receiver,
+                contact: contact_time,
                 status: status::path(&config.state_dir),
             },
         );
@@ -233,6 +236,7 @@ impl Agent {
             tail: tail_receiver,
             ray,
             status: link_status,
+            contact,
             connection,
             ending: ending.clone(),
         };

@@ -1,7 +1,7 @@
 //! Values for tests of several modules.
 
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberId, PortBlock};
-use gangline_common::wire::v1::{Assignment, Launcher, MemberAssignment, Secret};
+use gangline_common::wire::v1::{Assignment, Launcher, MemberAssignment, OnDisconnect, Secret};
 
 pub fn gang(name: &str) -> GangId {
     GangId::new(name).unwrap()
@@ -48,6 +48,7 @@ pub fn assignment(name: &str) -> Assignment {
         config_files: vec![],
         grace_ms: 9000,
         start_timeout_ms: 60_000,
+        on_disconnect: OnDisconnect::Keep,
         auth_token: Secret("token".to_owned()),
         run_as: None,
     }

@@ -46,6 +46,7 @@ pub fn gang_order(wanted: &v1::DesiredGang) -> Result<GangOrder, WireError> {
                 .map(|member| MemberOrder { member: member.member, gpus: member.gpus.clone() })
                 .collect(),
             grace: Duration::from_millis(assignment.grace_ms),
+            contact_within: assignment.on_disconnect.after_ms().map(Duration::from_millis),
             digest: Digest(sha256(&codec::encode("Assignment", assignment)?)),
         }),
     };

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use gangline_agent::shim::SOCKET_FILE;
-use gangline_agent::shim::protocol::Request;
+use gangline_agent::shim::protocol::{Request, VERSION};
 use gangline_agent::supervisor::process::{self, ProcessId};
 use gangline_agent::supervisor::{LogSource, SupervisorError};
 use gangline_common::wire::v1::{EndedHow, MemberState, Refusal};
@@ -425,7 +425,7 @@ async fn a41_another_user_gives_a_shim_no_orders() {
             let mut stream = UnixStream::connect(socket).unwrap();
             stream.set_read_timeout(Some(MINUTE)).unwrap();
             // A shim that hangs up at once lets nothing be written.
-            let _ = stream.write_all(&request.encode());
+            let _ = stream.write_all(&request.encode(VERSION).unwrap());
             stream.read(&mut [0; 64]).unwrap_or(0) > 0
         });
         asking.join().unwrap()

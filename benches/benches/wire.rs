@@ -13,7 +13,8 @@ use gangline_common::wire::WireError;
 use gangline_common::wire::frame::Frame;
 use gangline_common::wire::v1::{
     AgentMessage, Assignment, CoordinatorMessage, DesiredGang, GpuSample, Heartbeat, HostSample,
-    Launcher, MemberAssignment, MemberReport, MemberState, NodeReport, NodeSample, Order, Secret,
+    Launcher, MemberAssignment, MemberReport, MemberState, NodeReport, NodeSample, OnDisconnect,
+    Order, Secret,
 };
 
 const PACE: Pace = Pace { batches: 400, calls: 128 };
@@ -158,6 +159,7 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
         ],
         grace_ms: 30_000,
         start_timeout_ms: 300_000,
+        on_disconnect: OnDisconnect::Fence { after_ms: 60_000 },
         auth_token: Secret("6b".repeat(32)),
         run_as: None,
     };

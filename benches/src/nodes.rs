@@ -117,6 +117,7 @@ impl Nodes {
             certificate,
             certificate_ends: i64::MAX,
             remote: "10.0.0.1:4000".to_owned(),
+            introduced: false,
             pushed_ms: None,
         };
         self.step(Event::Connected { request: 0, node: node.clone(), session: opened });

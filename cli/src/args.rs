@@ -687,6 +687,17 @@ pub enum NodeCommand {
         /// Id or name of the node
         node: String,
     },
+    /// Give up what a lost node holds, when nothing of it can run any more
+    ForceRelease {
+        /// Id or name of the node
+        node: String,
+        /// How you know it; kept in the audit log
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        /// Do it without a question
+        #[arg(short, long)]
+        yes: bool,
+    },
     /// Take a node's identity away: its agent cannot come back
     Revoke {
         /// Id or name of the node

@@ -96,6 +96,7 @@ pub struct Job {
     pub not_before: Option<String>,
     pub max_wait_s: Option<u64>,
     pub timeout_s: Option<u64>,
+    pub on_disconnect: Option<String>,
     pub submitted: Option<String>,
     pub started: Option<String>,
     pub ended: Option<String>,

@@ -11,11 +11,12 @@ use gangline_common::ids::{Epoch, GangId, NodeId};
 use gangline_common::tls::sha256;
 use gangline_common::wire::v1::{
     Argument, Assignment, CodeTree, DesiredGang, DesiredHeader, Entrypoint, GuestAssignment,
-    GuestJob, GuestOrder, Launcher, MemberAssignment, Order, Piece, Secret,
+    GuestJob, GuestOrder, Launcher, MemberAssignment, OnDisconnect, Order, Piece, Secret,
 };
 use tokio::sync::watch;
 
 use crate::core::effect::{Close, CloseReason, Desired, DesiredGuest, Push};
+use crate::core::fencing::FENCE_AFTER_MS;
 use crate::core::gang::Gang;
 use crate::core::job::{self, Attempt, Guest, GuestPhase, Job, JobRequest, JobState};
 use crate::core::secrets::SecretRecord;
@@ -171,6 +172,11 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         config_files: if has_rank_zero { config_files(request) } else { Vec::new() },
         grace_ms: request.grace_ms,
         start_timeout_ms: request.start_timeout_ms,
+        on_disconnect: match request.on_disconnect {
+            job::OnDisconnect::Keep { .. } => OnDisconnect::Keep,
+            job::OnDisconnect::Fence => OnDisconnect::Fence { after_ms: FENCE_AFTER_MS },
+            job::OnDisconnect::StopAfter { ms } => OnDisconnect::StopAfter { after_ms: ms },
+        },
         auth_token: auth_token(&job.token_seed, &gang.id, gang.epoch),
         run_as: None,
     }

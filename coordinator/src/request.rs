@@ -8,7 +8,7 @@ use gangline_spec::{
     CodeSource, Entrypoint, JobSpec, Kind, LauncherKind, Part, Reward, TrackingPlace,
 };
 
-use crate::core::job::{Argument, JobKind, JobRequest, Launcher, Piece};
+use crate::core::job::{Argument, JobKind, JobRequest, Launcher, OnDisconnect, Piece};
 use crate::core::topology::Topology;
 use crate::paths::{ResolvedPaths, trimmed};
 
@@ -67,6 +67,14 @@ pub fn job_request(
         timeout_ms: spec.timeout.map(millis),
         preemptible: spec.queue.preemptible,
         min_runtime_ms: spec.min_runtime.map(millis),
+        on_disconnect: match spec.on_disconnect {
+            _ if spec.keeps_on_disconnect() => OnDisconnect::Keep { no_witness: true },
+            gangline_spec::OnDisconnect::Fence => OnDisconnect::Fence,
+            gangline_spec::OnDisconnect::Keep => OnDisconnect::Keep { no_witness: false },
+            gangline_spec::OnDisconnect::StopAfter(time) => {
+                OnDisconnect::StopAfter { ms: millis(time) }
+            }
+        },
         spec_json: spec.canonical_json(),
         submit_command,
     }

@@ -169,6 +169,7 @@ async fn greet(
         certificate: agent.fingerprint,
         certificate_ends: agent.not_after,
         remote: connection.remote_address().to_string(),
+        introduced: false,
         pushed_ms: None,
     };
     let node = agent.node.clone();

@@ -676,6 +676,30 @@ async fn a_node_shows_only_the_jobs_of_the_caller() {
 }
 
 #[tokio::test]
+async fn only_what_a_lost_node_holds_is_released_by_force() {
+    let fixture = Fixture::start().await;
+    let job = fixture.submit(ALICE, SPEC).await;
+    fixture.node("gpu-1").await;
+    fixture.place(&job, 1).await;
+    let refused = async |node: &str, token: &str, body: &str| {
+        let path = format!("/api/v1/nodes/{node}/force-release");
+        let request = fixture.request(Method::POST, &path, token).body(body.to_owned());
+        let problem: Value = request.send().await.unwrap().json().await.unwrap();
+        problem["code"].as_str().unwrap_or_default().to_owned()
+    };
+    let why = r#"{"reason": "the container is deleted"}"#;
+    assert_eq!(refused("gpu-1", ALICE, why).await, "E0302", "operators only");
+    assert_eq!(refused("gpu-1", DAVE, why).await, "E0368", "its agent can say it itself");
+    assert_eq!(refused("gpu-1", DAVE, "").await, "E0320");
+    assert_eq!(refused("gpu-1", DAVE, r#"{"reason": " "}"#).await, "E0320");
+    assert_eq!(refused("none", DAVE, why).await, "E0307");
+    // One node is no witness of itself, and the job says what that means.
+    let shown = fixture.get(&format!("/api/v1/jobs/{job}"), ALICE).await;
+    let policy = shown["on_disconnect"].as_str().unwrap();
+    assert!(policy.starts_with("keep (fence needs a witness"), "{policy}");
+}
+
+#[tokio::test]
 async fn tokens_are_made_by_admins_and_work() {
     let fixture = Fixture::start().await;
     let make = async |body: Value| {

@@ -135,6 +135,27 @@ impl Host {
         self.udp_rules("-D", port)
     }
 
+    /// Drops everything in both directions: the node is cut off from everybody.
+    pub fn cut(&self) -> anyhow::Result<()> {
+        self.rules("-A")
+    }
+
+    pub fn heal(&self) -> anyhow::Result<()> {
+        self.rules("-D")
+    }
+
+    fn rules(&self, action: &str) -> anyhow::Result<()> {
+        let net = format!("--net=/run/netns/{}", self.namespace);
+        for (chain, side) in [("OUTPUT", "-o"), ("INPUT", "-i")] {
+            // Its own processes still reach each other.
+            let rule = ["iptables", action, chain, "!", side, "lo", "-j", "DROP"];
+            let mut arguments = vec![net.as_str()];
+            arguments.extend_from_slice(&rule);
+            run("nsenter", &arguments)?;
+        }
+        Ok(())
+    }
+
     fn udp_rules(&self, action: &str, port: u16) -> anyhow::Result<()> {
         let net = format!("--net=/run/netns/{}", self.namespace);
         let port = port.to_string();

@@ -215,6 +215,7 @@ pub(crate) fn join_events(index: usize, spec: &NodeSpec, now: Timestamp) -> Opti
         certificate,
         certificate_ends: i64::MAX,
         remote: "replay".to_owned(),
+        introduced: false,
         pushed_ms: None,
     };
     let inventory = Box::new(inventory(index, spec));

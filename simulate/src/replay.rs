@@ -11,7 +11,7 @@ use gangline_core::Core;
 use gangline_core::credential::{Principal, Role};
 use gangline_core::effect::{Answer, Effects, Push, Rejected, Write};
 use gangline_core::event::{Event, Submission};
-use gangline_core::job::{Job as CoreJob, JobKind, JobRequest, JobState, Launcher};
+use gangline_core::job::{Job as CoreJob, JobKind, JobRequest, JobState, Launcher, OnDisconnect};
 use gangline_core::policy::Policy;
 use gangline_core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange, Quota};
 
@@ -535,6 +535,7 @@ fn request_of(group: &Group, nnodes: u32, gpus_per_node: u32) -> JobRequest {
         timeout_ms: group.timeout_ms,
         preemptible: false,
         min_runtime_ms: None,
+        on_disconnect: OnDisconnect::Keep { no_witness: false },
         spec_json: String::new(),
         submit_command: String::new(),
     }

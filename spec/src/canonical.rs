@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::arguments::Argument;
 use crate::code::{CodeSource, CodeSpec};
+use crate::disconnect::OnDisconnect;
 use crate::job::{Checkpoint, Entrypoint, JobSpec, Kind, Launcher, Resources};
 use crate::priority::Priority;
 use crate::queue::Queue;
@@ -50,6 +51,7 @@ impl JobSpec {
         top.put("labels", not_empty(json!(self.labels)));
         top.put("launcher", Some(self.launcher.canonical()));
         top.put("name", self.name.as_ref().map(|v| json!(v)));
+        top.put("on_disconnect", self.on_disconnect.canonical());
         top.put("project", self.project.as_ref().map(|v| json!(v)));
         top.put("min_runtime", self.min_runtime.map(|time| json!(units::write_duration(time))));
         top.put("queue", self.queue.canonical());
@@ -141,6 +143,16 @@ impl CodeSpec {
             out.put("max_size", Some(json!(units::write_size(self.max_bytes))));
         }
         out.finish()
+    }
+}
+
+impl OnDisconnect {
+    fn canonical(self) -> Option<Value> {
+        match self {
+            Self::Fence => None,
+            Self::Keep => Some(json!("keep")),
+            Self::StopAfter(time) => Some(json!({ "stop_after": units::write_duration(time) })),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::arguments::Argument;
+use crate::disconnect::{DISCONNECT_WORDS, OnDisconnect};
 use crate::error::{Code, Problems, quoted};
 use crate::fields;
 use crate::job::LauncherKind;
@@ -245,6 +246,26 @@ impl<'a> Cell<'a> {
         }
         let value = self.count(&validate::PRIORITY, out)?;
         u8::try_from(value).ok().map(Priority)
+    }
+
+    /// A word for a policy, or `{stop_after: TIME}`.
+    pub(crate) fn on_disconnect(&self, out: &mut Problems) -> Option<OnDisconnect> {
+        if !matches!(self.node.value, Value::Map(_)) {
+            if self.scalar().is_none() {
+                let hint = "`fence`, `keep`, or `{stop_after: 30m}`";
+                self.wrong("a policy", Some(hint), out);
+                return None;
+            }
+            return self.word(&DISCONNECT_WORDS, out).map(OnDisconnect::from_word);
+        }
+        let reader = Reader::open(self.node, &fields::ON_DISCONNECT, &self.pointer, out)?;
+        let Some(time) = reader.get("stop_after") else {
+            let message = "`on_disconnect` is a mapping without `stop_after`";
+            let hint = Some("for example `{stop_after: 30m}`".to_owned());
+            out.key(Code::MISSING, &self.pointer, message, hint);
+            return None;
+        };
+        time.duration(out).map(OnDisconnect::StopAfter)
     }
 
     /// A text, or a list of texts.

@@ -72,6 +72,9 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     if let Some(queue) = top.section("queue", &fields::QUEUE, out) {
         spec.queue = read_queue(&queue, out);
     }
+    if let Some(policy) = top.get("on_disconnect").and_then(|cell| cell.on_disconnect(out)) {
+        spec.on_disconnect = policy;
+    }
     let code = top.section("code", &fields::CODE, out);
     spec.code = code.and_then(|code| read_code(&code, out));
     let reward = top.section("reward", &fields::REWARD, out);

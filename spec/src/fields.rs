@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 
 use crate::suggest::{nearest, plain_form};
 pub(crate) use crate::table::{
-    ARGUMENT, CHECKPOINT, CODE, LAUNCHER, MLFLOW, QUEUE, RESOURCES, REWARD, SECTIONS, TOP,
-    TRACKING, WANDB,
+    ARGUMENT, CHECKPOINT, CODE, LAUNCHER, MLFLOW, ON_DISCONNECT, QUEUE, RESOURCES, REWARD,
+    SECTIONS, TOP, TRACKING, WANDB,
 };
 
 /// Whether a field does anything in this version.

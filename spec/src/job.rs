@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::arguments::Argument;
 use crate::code::{CodeSpec, Reward};
+use crate::disconnect::OnDisconnect;
 use crate::error::{Code, Problems, SpecErrors};
 use crate::nodes::Topology;
 use crate::queue::Queue;
@@ -61,6 +62,8 @@ pub struct JobSpec {
     pub queue: Queue,
     /// Time that it runs at least before it may make room for another.
     pub min_runtime: Option<Duration>,
+    /// What the gang does on a node that loses contact.
+    pub on_disconnect: OnDisconnect,
     /// Where the code comes from; `None` when it is on the nodes.
     pub code: Option<CodeSpec>,
     /// The reward function of an RL job.
@@ -316,6 +319,7 @@ impl JobSpec {
             timeout: None,
             queue: Queue::default(),
             min_runtime: None,
+            on_disconnect: OnDisconnect::default(),
             code: None,
             reward: None,
             secrets: Vec::new(),

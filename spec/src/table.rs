@@ -2,6 +2,7 @@
 //! here to `built`, and nothing else decides what is refused.
 
 use crate::code::GIT_WORDS;
+use crate::disconnect::DISCONNECT_WORDS;
 use crate::fields::{Field, Section, Shape, Status};
 use crate::job::LauncherKind;
 use crate::nodes::Topology;
@@ -103,12 +104,18 @@ pub(crate) static TOP: Section = Section {
         later("hang"),
         later("notify"),
         later("ports"),
-        later("on_disconnect"),
         built(
             "min_runtime",
             Shape::Duration,
             "Time that the job runs at least before it may make room for another.",
         ),
+        built(
+            "on_disconnect",
+            Shape::OneOf(&[Shape::Words(&DISCONNECT_WORDS), Shape::Section(&ON_DISCONNECT)]),
+            "What a gang does on a node that loses contact. fence: it stops there after 60 s in \
+             which it saw its gang incomplete as well. keep: it never stops by itself.",
+        )
+        .default("\"fence\""),
         later("hold_on_failure"),
         later("logs"),
         built("reward", Shape::Section(&REWARD), "The reward function of an RL job."),
@@ -296,6 +303,17 @@ pub(crate) static QUEUE: Section = Section {
     ],
 };
 
+/// `on_disconnect` with a time.
+pub(crate) static ON_DISCONNECT: Section = Section {
+    name: "on_disconnect",
+    fields: &[built(
+        "stop_after",
+        Shape::Duration,
+        "It stops this long after the last contact, whole or not.",
+    )
+    .required()],
+};
+
 pub(crate) static CODE: Section = Section {
     name: "code",
     fields: &[
@@ -348,7 +366,7 @@ pub(crate) static ARGUMENT: Section = Section {
     ],
 };
 
-pub(crate) static SECTIONS: [&Section; 11] = [
+pub(crate) static SECTIONS: [&Section; 12] = [
     &TOP,
     &RESOURCES,
     &LAUNCHER,
@@ -357,6 +375,7 @@ pub(crate) static SECTIONS: [&Section; 11] = [
     &WANDB,
     &MLFLOW,
     &QUEUE,
+    &ON_DISCONNECT,
     &CODE,
     &REWARD,
     &ARGUMENT,

@@ -13,6 +13,7 @@ use crate::checks::{
 };
 pub(crate) use crate::checks::{check_count, dotted};
 use crate::code::{CodeSource, CodeSpec, Reward, TREE_FORM, is_commit, is_tree_name};
+use crate::disconnect::OnDisconnect;
 use crate::error::{Code, Problems, quoted};
 use crate::job::{
     CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, Expansion, JobSpec, Kind, Resources,
@@ -42,6 +43,9 @@ const TIMEOUT: RangeInclusive<Duration> =
 const START_TIMEOUT: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 const GRACE_PERIOD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
+/// Shorter than the time between a few heartbeats, a hiccup of the network would stop a job.
+const STOP_AFTER: RangeInclusive<Duration> =
+    Duration::from_secs(10)..=Duration::from_secs(7 * 24 * 3600);
 const MAX_CODE_BYTES: u64 = 1 << 40;
 const MAX_LABELS: usize = 64;
 const MAX_LABEL_VALUE_BYTES: usize = 256;
@@ -85,6 +89,10 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
     check_tracking(&spec.tracking, out);
     check_time("/timeout", spec.timeout, out);
     check_time("/min_runtime", spec.min_runtime, out);
+    if let OnDisconnect::StopAfter(time) = &spec.on_disconnect {
+        let pointer = "/on_disconnect/stop_after";
+        check_range(pointer, time, &STOP_AFTER, |d| units::write_duration(*d), out);
+    }
     if let Kind::Cluster { idle_stop } = spec.kind {
         check_time("/idle_stop", idle_stop, out);
         check_cluster(spec, out);
@@ -177,6 +185,12 @@ fn check_cluster_fields(spec: &JobSpec, out: &mut Problems) {
 
 /// A job on a standing cluster takes a part of what the cluster has.
 fn check_guest(spec: &JobSpec, out: &mut Problems) {
+    if spec.on_disconnect != OnDisconnect::default() {
+        let message =
+            "a job on a cluster runs on the cluster's gang, which has a policy of its own";
+        let hint = "leave it out, and give it to the cluster".to_owned();
+        out.key(Code::CONFLICT, "/on_disconnect", message, Some(hint));
+    }
     if !spec.launcher.kind.starts_ray() {
         let message = "a job on a cluster is a Ray job: its launcher is `ray`";
         let hint = "leave out `cluster` for a gang of its own".to_owned();

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_spec::{
-    Checkpoint, Entrypoint, JobSpec, Kind, Launcher, LauncherKind, MAX_SPEC_BYTES, Mlflow, Queue,
-    Resources, Tracking, Wandb, WandbMode, parse, parse_resolved, parse_with_overrides,
-    resolve_env,
+    Checkpoint, Entrypoint, JobSpec, Kind, Launcher, LauncherKind, MAX_SPEC_BYTES, Mlflow,
+    OnDisconnect, Queue, Resources, Tracking, Wandb, WandbMode, parse, parse_resolved,
+    parse_with_overrides, resolve_env,
 };
 
 const EVERY_FIELD: &str = r#"
@@ -39,6 +39,7 @@ env:
 run: |
   python3 -m trainer nnodes=$GANGLINE_NNODES
 grace_period: 2m
+on_disconnect: {stop_after: 30m}
 checkpoint:
   dir: /ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}
 tracking:
@@ -109,6 +110,7 @@ fn every_field_arrives() {
         },
         timeout: None,
         queue: Queue::default(),
+        on_disconnect: OnDisconnect::StopAfter(Duration::from_secs(1800)),
         min_runtime: None,
         code: None,
         reward: None,
@@ -121,7 +123,7 @@ fn every_field_arrives() {
 fn canonical_json_is_stable_and_reads_back() {
     let spec = parse(EVERY_FIELD).unwrap();
     let json = spec.canonical_json();
-    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}"},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"name":"qwen3-8b-grpo","project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","tracking":{"mlflow":{"experiment":"rl","uri":"http://mlflow:5000"},"tensorboard":true,"wandb":{"mode":"offline","project":"rl"}},"version":1,"workdir":"/opt/verl"}"#);
+    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}"},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"name":"qwen3-8b-grpo","on_disconnect":{"stop_after":"30m"},"project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","tracking":{"mlflow":{"experiment":"rl","uri":"http://mlflow:5000"},"tensorboard":true,"wandb":{"mode":"offline","project":"rl"}},"version":1,"workdir":"/opt/verl"}"#);
     assert_eq!(parse_resolved(&json), Ok(spec));
 }
 

@@ -20,7 +20,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("tracking.metrics", "tracking: {metrics: auto}", "/tracking/metrics"),
     ("notify", "notify: {on_events: [failed], to: ['webhook:team-rl']}", "/notify"),
     ("ports", "ports: [{name: tb, port: 6006}]", "/ports"),
-    ("on_disconnect", "on_disconnect: fence", "/on_disconnect"),
     ("hold_on_failure", "hold_on_failure: 2h", "/hold_on_failure"),
     ("logs", "logs: {files: [a.log]}", "/logs"),
     ("python", "python: /usr/bin/python3", "/python"),

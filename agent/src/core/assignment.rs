@@ -34,6 +34,9 @@ pub struct RunOrder {
     pub members: Vec<MemberOrder>,
     /// Time between the polite request to end and the forced end.
     pub grace: Duration,
+    /// Only so long after the last contact may a member start: later, the coordinator may count on
+    /// it that none runs here. No limit when absent.
+    pub contact_within: Option<Duration>,
     pub digest: Digest,
 }
 

@@ -25,6 +25,9 @@ pub enum Event {
     ReleaseFailed(MemberKey),
     /// The agent ends and takes its members with it.
     Shutdown,
+    /// The newest heartbeat that the coordinator acknowledged was sent at this time of the boot
+    /// clock.
+    Contact { boot_ms: u64 },
     /// About once a second: repeats what was not answered.
     Tick,
 }

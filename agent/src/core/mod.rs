@@ -42,6 +42,10 @@ pub struct Core {
     seen: BTreeMap<GangId, Seen>,
     members: BTreeMap<MemberKey, Member>,
     shutting_down: bool,
+    /// A desired state has come since this agent started: what the ledger says may be long over.
+    informed: bool,
+    /// Boot-clock milliseconds of the newest contact.
+    contact: Option<u64>,
     changed: Changed,
 }
 
@@ -61,6 +65,11 @@ impl Core {
     /// Generation of the newest accepted desired state.
     pub fn held(&self) -> Generation {
         self.held
+    }
+
+    /// The newest contact that it was told of.
+    pub fn contact(&self) -> Option<u64> {
+        self.contact
     }
 
     /// Every member that is reported, in a stable order.
@@ -101,6 +110,7 @@ impl Core {
             Event::Released(key) => self.on_released(&key),
             Event::ReleaseFailed(key) => self.on_release_failed(&key, now),
             Event::Shutdown => self.shutting_down = true,
+            Event::Contact { boot_ms } => self.contact = self.contact.max(Some(boot_ms)),
             Event::Tick => {}
         }
         self.reconcile(now, effects);
@@ -142,8 +152,11 @@ impl Core {
 
     fn on_desired(&mut self, set: DesiredSet, effects: &mut Effects) {
         match self.judge(&set) {
-            Ok(Verdict::Newer) => self.accept(set, effects),
-            Ok(Verdict::Known) => {}
+            Ok(Verdict::Newer) => {
+                self.informed = true;
+                self.accept(set, effects);
+            }
+            Ok(Verdict::Known) => self.informed = true,
             // The report tells the coordinator which generation is held here.
             Ok(Verdict::Older) => self.changed.report = true,
             Err(broken_rule) => effects.list.push(Effect::ProtocolError(broken_rule)),
@@ -355,6 +368,8 @@ impl Core {
             desired: &self.desired,
             members: &self.members,
             shutting_down: self.shutting_down,
+            informed: self.informed,
+            contact: self.contact,
             now,
         });
         for action in actions {

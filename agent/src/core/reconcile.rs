@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use gangline_common::ids::{GangId, GpuId, MemberKey};
 use gangline_common::time::Timestamp;
 
-use super::assignment::{GangOrder, Member, Phase, Refusal, Release};
+use super::assignment::{GangOrder, Member, Order, Phase, Refusal, Release};
 
 /// A stop that shows no effect for this long is asked for again (asking twice does no harm).
 pub const STOP_REPEAT_MS: u64 = 30_000;
@@ -18,6 +18,10 @@ pub struct Situation<'a> {
     pub members: &'a BTreeMap<MemberKey, Member>,
     /// The agent ends: everything stops, nothing starts.
     pub shutting_down: bool,
+    /// The coordinator has said since the start of this agent what is to run.
+    pub informed: bool,
+    /// Boot-clock milliseconds of the newest contact.
+    pub contact: Option<u64>,
     pub now: Timestamp,
 }
 
@@ -86,7 +90,7 @@ fn start_waiting(situation: &Situation<'_>, actions: &mut Vec<Action>) {
             actions.push(Action::CallOff(key.clone()));
             continue;
         }
-        if earlier_incarnation_lives(situation, key) {
+        if earlier_incarnation_lives(situation, key) || !has_contact(situation, key) {
             continue;
         }
         match free_gpus(situation, member, &holders) {
@@ -100,6 +104,17 @@ fn start_waiting(situation: &Situation<'_>, actions: &mut Vec<Action>) {
             }
         }
     }
+}
+
+/// Whether a member that stops by itself without contact may begin: it has contact now.
+fn has_contact(situation: &Situation<'_>, key: &MemberKey) -> bool {
+    let Some(GangOrder { order: Order::Run(run), .. }) = situation.desired.get(&key.gang) else {
+        return false;
+    };
+    let Some(within) = run.contact_within else { return true };
+    let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+    let until = situation.contact.map(|contact| contact.saturating_add(within_ms));
+    situation.informed && until.is_some_and(|until| situation.now.boot_ms < until)
 }
 
 fn earlier_incarnation_lives(situation: &Situation<'_>, key: &MemberKey) -> bool {

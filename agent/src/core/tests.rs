@@ -31,7 +31,12 @@ pub(super) fn key(gang: &str, n: u32) -> MemberKey {
 pub(super) fn run(gang: &str, n: u32, gpus: &[&str]) -> GangOrder {
     let gpus = gpus.iter().map(|gpu| GpuId((*gpu).to_owned())).collect();
     let members = vec![MemberOrder { member: MemberId::Rank(0), gpus }];
-    let order = Order::Run(RunOrder { members, grace: GRACE, digest: Digest([0; 32]) });
+    let order = Order::Run(RunOrder {
+        members,
+        grace: GRACE,
+        contact_within: None,
+        digest: Digest([0; 32]),
+    });
     GangOrder { gang: GangId::new(gang).unwrap(), epoch: epoch(n), order }
 }
 
@@ -199,7 +204,12 @@ fn a_malformed_set_changes_nothing() {
     assert_protocol_error(&node.desires(1, many), "limit");
 
     let with_members = |members: Vec<MemberOrder>| {
-        let order = Order::Run(RunOrder { members, grace: GRACE, digest: Digest([0; 32]) });
+        let order = Order::Run(RunOrder {
+            members,
+            grace: GRACE,
+            contact_within: None,
+            digest: Digest([0; 32]),
+        });
         vec![GangOrder { order, ..stop("g", 1) }]
     };
     let rank = |n| MemberOrder { member: MemberId::Rank(n), gpus: vec![] };
@@ -430,4 +440,47 @@ fn members_that_run_are_told_what_is_new() {
     node.ends(a.clone());
     let ended = node.desires(4, orders(3));
     assert!(!ended.list.contains(&Effect::Update(a)), "it has ended: {ended:?}");
+}
+
+/// The same gang, which stops by itself half a minute after the last contact.
+fn cut_off_after_30_s(mut order: GangOrder) -> GangOrder {
+    if let Order::Run(run) = &mut order.order {
+        run.contact_within = Some(Duration::from_secs(30));
+    }
+    order
+}
+
+#[test]
+fn a_gang_that_stops_without_contact_starts_only_with_it() {
+    let mut node = Node::new();
+    let wanted = || vec![cut_off_after_30_s(run("g", 1, &["a"]))];
+    assert_touches_no_process(&node.desires(1, wanted()));
+    let boot_ms = node.now.boot_ms;
+    assert_starts(&node.on(Event::Contact { boot_ms }), &key("g", 1));
+}
+
+#[test]
+fn a_start_that_comes_too_late_waits_for_contact() {
+    let mut node = Node::new();
+    node.on(Event::Contact { boot_ms: 0 });
+    node.desires(1, vec![run("other", 1, &["a"])]);
+    node.runs(key("other", 1));
+    node.desires(2, vec![stop("other", 1), cut_off_after_30_s(run("g", 1, &["a"]))]);
+    node.now = node.now.plus_ms(30_000);
+    // The GPU comes free, but the last contact is too long ago by now.
+    assert_touches_no_process(&node.ends(key("other", 1)));
+    let boot_ms = node.now.boot_ms;
+    assert_starts(&node.on(Event::Contact { boot_ms }), &key("g", 1));
+}
+
+#[test]
+fn after_a_restart_nothing_starts_before_the_coordinator_has_spoken() {
+    let mut node = Node::new();
+    node.desires(1, vec![cut_off_after_30_s(run("g", 1, &["a"]))]);
+    let effects = node.restarts();
+    assert_touches_no_process(&effects);
+    let boot_ms = node.now.boot_ms;
+    // In contact, but what the ledger says may be long over.
+    assert_touches_no_process(&node.on(Event::Contact { boot_ms }));
+    assert_starts(&node.desires(1, vec![cut_off_after_30_s(run("g", 1, &["a"]))]), &key("g", 1));
 }

@@ -78,6 +78,7 @@ impl Harness {
             outlook,
             tail,
             link: link_receiver,
+            contact: watch::channel(None).1,
             status: crate::status::path(state_dir),
         };
         let task = tokio::spawn(Driver::new(ledger, fake, channels).run(content));

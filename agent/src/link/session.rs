@@ -96,6 +96,7 @@ impl Link {
             build: env!("CARGO_PKG_VERSION").to_owned(),
             instance: self.instance.clone(),
         };
+        let sent_ms = Timestamp::now().boot_ms;
         sender.send(&hello.to_frame()?).await?;
         let frame = tokio::time::timeout(WELCOME_TIMEOUT, receiver.receive())
             .await
@@ -109,6 +110,7 @@ impl Link {
             let text = format!("welcome for {}, but this is {}", welcome.node, self.identity.node);
             return Err(SessionError::Protocol(text));
         }
+        self.contact.greeted(sent_ms);
         Ok(welcome)
     }
 
@@ -125,7 +127,8 @@ impl Link {
             let complete = match CoordinatorMessage::from_frame(&frame)? {
                 CoordinatorMessage::DesiredHeader(header) => desired.begin(header)?,
                 CoordinatorMessage::DesiredGang(gang) => desired.add(*gang, length)?,
-                CoordinatorMessage::HeartbeatAck(_) => {
+                CoordinatorMessage::HeartbeatAck(ack) => {
+                    self.contact.answered(ack.sequence);
                     heard.answered.send_replace(Instant::now());
                     None
                 }
@@ -205,6 +208,7 @@ impl Link {
                     sequence += 1;
                     let held = outlook.borrow().held;
                     let beat = AgentMessage::Heartbeat(Heartbeat { sequence, held });
+                    self.contact.sent(sequence, Timestamp::now().boot_ms);
                     sender.send(&beat.to_frame()?).await?;
                 }
                 _ = renewal_checks.tick() => {

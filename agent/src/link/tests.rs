@@ -75,6 +75,7 @@ impl Agent {
             tail: tail_receiver,
             ray: RayClusters::default(),
             status,
+            contact: watch::channel(None).0,
             connection: watch::channel(None).0,
             ending: ending.clone(),
         };
@@ -373,6 +374,7 @@ async fn another_version_is_asked_slowly() {
             tail: tail.subscribe(),
             ray: RayClusters::default(),
             status: watch::channel(LinkStatus::default()).0,
+            contact: watch::channel(None).0,
             connection: watch::channel(None).0,
             ending: CancellationToken::new(),
         },

@@ -10,6 +10,7 @@
 //! Files in the spool: reads `launch`; writes `shim.pid`, `output.log` and, at the end, `exit`.
 
 mod child;
+pub mod fence;
 pub mod nursery;
 pub mod protocol;
 pub mod record;
@@ -24,10 +25,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use gangline_common::time::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use self::fence::Deadline;
 use self::protocol::{ProtocolError, Push, Request, VERSION};
 use self::record::{ExitRecord, How, Launch, StopSignal};
 use crate::supervisor::process::{self, ProcessId};
@@ -114,6 +117,9 @@ struct Shim {
     /// How the main process ended, once it has.
     how: Option<How>,
     asked: bool,
+    /// When the member stops without being told to.
+    deadline: Option<Deadline>,
+    fenced: bool,
     killed: BTreeSet<ProcessId>,
 }
 
@@ -138,6 +144,10 @@ impl Shim {
             .and_then(|bytes| Launch::from_json(&bytes).map_err(|error| error.to_string()))
             .map_err(|error| format!("{LAUNCH_FILE} cannot be read: {error}"))?;
         child::prepare_files(&launch)?;
+        let mut deadline = launch.fence.clone().map(Deadline::new);
+        if deadline.as_mut().is_some_and(|deadline| deadline.check(boot_ms)) {
+            return Err("the last contact with the coordinator is too long ago".to_owned());
+        }
         let main = child::start(&launch)?;
         Ok(Shim {
             listener,
@@ -148,6 +158,8 @@ impl Shim {
             phase: Phase::Running,
             how: None,
             asked: false,
+            deadline,
+            fenced: false,
             killed: BTreeSet::new(),
         })
     }
@@ -159,6 +171,7 @@ impl Shim {
             self.accept();
             self.serve_clients();
             let children_left = self.reap();
+            self.check_deadline();
             let now = Instant::now();
             match self.phase {
                 Phase::Running if self.how.is_some() => self.phase = Phase::Sweeping { since: now },
@@ -183,12 +196,12 @@ impl Shim {
             reason: format!("process {} does not end after SIGKILL", self.main.pid),
         });
         let swept = u32::try_from(self.killed.len()).unwrap_or(u32::MAX);
-        ExitRecord { how, asked: self.asked, swept, survivors }
+        ExitRecord { how, asked: self.asked, fenced: self.fenced, swept, survivors }
     }
 
     fn wait_for_events(&self) {
         let timeout = match self.phase {
-            Phase::Running => None,
+            Phase::Running => self.deadline.as_ref().map(|deadline| deadline.pause(boot_ms())),
             Phase::Terminating { deadline } => {
                 Some(deadline.saturating_duration_since(Instant::now()))
             }
@@ -248,7 +261,14 @@ impl Shim {
                     Ok(None) => break,
                     Ok(Some(Request::Status)) => Push::Started(self.main),
                     Ok(Some(Request::Stop { grace_ms })) => {
+                        self.asked = true;
                         self.stop(Duration::from_millis(grace_ms).min(MAX_GRACE));
+                        continue;
+                    }
+                    Ok(Some(Request::Contact { boot_ms: contact_ms })) => {
+                        if let Some(deadline) = &mut self.deadline {
+                            deadline.note_contact(contact_ms, boot_ms());
+                        }
                         continue;
                     }
                     Err(ProtocolError::Version(_)) => {
@@ -267,8 +287,20 @@ impl Shim {
         }
     }
 
+    /// Stops the member by itself when its time without contact is over.
+    fn check_deadline(&mut self) {
+        let (Phase::Running, None, Some(deadline)) = (self.phase, &self.how, &mut self.deadline)
+        else {
+            return;
+        };
+        if deadline.check(boot_ms) {
+            let grace = deadline.grace().min(MAX_GRACE);
+            self.fenced = true;
+            self.stop(grace);
+        }
+    }
+
     fn stop(&mut self, grace: Duration) {
-        self.asked = true;
         let now = Instant::now();
         match self.phase {
             Phase::Sweeping { .. } => {}
@@ -328,6 +360,10 @@ impl Shim {
         }
         living
     }
+}
+
+fn boot_ms() -> u64 {
+    Timestamp::now().boot_ms
 }
 
 fn ending(status: WaitStatus) -> Option<How> {

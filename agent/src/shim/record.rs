@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::fence::Fence;
 use crate::supervisor::files::{LogCopy, Operation};
 use crate::supervisor::process::ProcessId;
 
@@ -31,6 +32,9 @@ pub struct Launch {
     pub stop_signal: StopSignal,
     /// Where the logs go at the end; nowhere without a job directory. The agent asks for it.
     pub log_copy: Option<LogCopy>,
+    /// When the member stops by itself; never without it.
+    #[serde(default)]
+    pub fence: Option<Fence>,
 }
 
 /// Who gets SIGTERM when a member is stopped.
@@ -54,6 +58,7 @@ impl Launch {
             operations: Vec::new(),
             stop_signal: StopSignal::Group,
             log_copy: None,
+            fence: None,
         }
     }
 
@@ -74,6 +79,8 @@ pub struct ExitRecord {
     pub how: How,
     /// A Stop came first.
     pub asked: bool,
+    /// The shim stopped the member by itself: its `on_disconnect` was due.
+    pub fenced: bool,
     /// Processes that had to be killed.
     pub swept: u32,
     /// Processes that SIGKILL did not end within a minute; empty in all but the worst cases.
@@ -107,6 +114,9 @@ struct StoredExit {
     version: u32,
     how: How,
     asked: bool,
+    /// A shim of version 1 has no such end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    fenced: bool,
     swept: u32,
     survivors: Vec<ProcessId>,
 }
@@ -115,7 +125,8 @@ impl ExitRecord {
     /// Nothing was started.
     pub fn failed(reason: String) -> Self {
         let reason = reason.chars().take(MAX_REASON_CHARS).collect();
-        ExitRecord { how: How::Failed { reason }, asked: false, swept: 0, survivors: Vec::new() }
+        let how = How::Failed { reason };
+        ExitRecord { how, asked: false, fenced: false, swept: 0, survivors: Vec::new() }
     }
 
     pub fn to_json(&self) -> Vec<u8> {
@@ -123,6 +134,7 @@ impl ExitRecord {
             version: VERSION,
             how: self.how.clone(),
             asked: self.asked,
+            fenced: self.fenced,
             swept: self.swept,
             survivors: self.survivors.iter().copied().take(MAX_SURVIVORS).collect(),
         };
@@ -133,14 +145,15 @@ impl ExitRecord {
     pub fn from_json(bytes: &[u8]) -> Result<Self, RecordError> {
         let stored: StoredExit = serde_json::from_slice(bytes)?;
         check_version(stored.version)?;
-        let StoredExit { version: _, how, asked, swept, survivors } = stored;
-        Ok(ExitRecord { how, asked, swept, survivors })
+        let StoredExit { version: _, how, asked, fenced, swept, survivors } = stored;
+        Ok(ExitRecord { how, asked, fenced, swept, survivors })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shim::fence::Sight;
 
     #[test]
     fn golden_launch() {
@@ -150,8 +163,11 @@ mod tests {
             "/work".into(),
         );
         launch.run_as = Some((1000, 100));
+        let address = "10.0.0.2:20000".parse().unwrap();
+        let sight = Some(Sight::Gcs { address });
+        launch.fence = Some(Fence { after_ms: 60_000, grace_ms: 5_000, contact_ms: 7, sight });
         launch.operations = vec![Operation::MakeDirectory { path: "/nfs/j".into() }];
-        let json = r#"{"version":1,"argv":["python","a b.py"],"env":[["K","v=1\n"]],"cwd":"/work","run_as":[1000,100],"operations":[{"make_directory":{"path":"/nfs/j"}}],"stop_signal":"group","log_copy":null}"#;
+        let json = r#"{"version":1,"argv":["python","a b.py"],"env":[["K","v=1\n"]],"cwd":"/work","run_as":[1000,100],"operations":[{"make_directory":{"path":"/nfs/j"}}],"stop_signal":"group","log_copy":null,"fence":{"after_ms":60000,"grace_ms":5000,"contact_ms":7,"sight":{"gcs":{"address":"10.0.0.2:20000"}}}}"#;
         assert_eq!(String::from_utf8(launch.to_json().unwrap()).unwrap(), json);
         assert!(Launch::from_json(json.as_bytes()).unwrap() == launch);
     }

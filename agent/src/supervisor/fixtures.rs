@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, GpuId, JobId, MemberId, MemberKey, PortBlock};
-use gangline_common::wire::v1::{Assignment, Entrypoint, Launcher, MemberAssignment, Secret};
+use gangline_common::wire::v1::{
+    Assignment, Entrypoint, Launcher, MemberAssignment, OnDisconnect, Secret,
+};
 
 use super::{MemberPlan, SupervisorConfig};
 
@@ -64,6 +66,7 @@ fn plan(launcher: Launcher, member: MemberId) -> MemberPlan {
         config_files: vec![("job.yaml".to_owned(), "run: x".to_owned())],
         grace_ms: 30_000,
         start_timeout_ms: 300_000,
+        on_disconnect: OnDisconnect::Fence { after_ms: 60_000 },
         auth_token: Secret("sesame".to_owned()),
         run_as: None,
     };

@@ -1,17 +1,21 @@
 //! The life of one member, as one task: from the probe of its ports to the evidence of its end.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
-use gangline_common::wire::v1::{Assignment, Ended, EndedHow, Launcher, MemberState, Refusal};
+use gangline_common::wire::v1::{
+    Assignment, Ended, EndedHow, Launcher, MemberState, OnDisconnect, Refusal,
+};
 use rustix::process::Signal;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::births::Nursery;
 use super::command::{self, HostFacts};
+use super::fence;
 use super::guests::Guests;
 use super::orphans;
 use super::ports::{self, FixedPort};
@@ -23,13 +27,14 @@ use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
 use crate::code::{Code, Wish};
-use crate::shim::protocol::Push;
+use crate::link::contact::ContactTime;
+use crate::shim::protocol::{Push, SPOKEN, VERSION};
 use crate::shim::record::{ExitRecord, How};
 
 /// A member whose main process has not begun by then never will: its file operations hang.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// `ray start` ends its processes within about a second of SIGTERM; then they are killed.
-const RAY_GRACE: Duration = Duration::from_secs(5);
+pub(super) const RAY_GRACE: Duration = Duration::from_secs(5);
 /// Pause before a lost connection to a living shim is made again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause between two looks for processes of a job that is being stopped.
@@ -51,6 +56,7 @@ pub struct Member {
     pub events: mpsc::Sender<SupervisorEvent>,
     pub stop: watch::Receiver<Option<StopOrder>>,
     pub assignment: watch::Receiver<Arc<Assignment>>,
+    pub contact: ContactTime,
     pub over: Arc<AtomicBool>,
     progress: Progress,
 }
@@ -60,13 +66,15 @@ pub struct Reins {
     pub stop: watch::Receiver<Option<StopOrder>>,
     /// The newest content of the plan's assignment.
     pub assignment: watch::Receiver<Arc<Assignment>>,
+    pub contact: ContactTime,
     /// Set before the end is reported: no byte is added to any log any more.
     pub over: Arc<AtomicBool>,
 }
 
 /// What has been learned and said so far.
-#[derive(Default)]
 struct Progress {
+    /// Version that the shim speaks, as far as is known.
+    shim_version: u8,
     /// The main process, once it has begun.
     main: Option<ProcessId>,
     stopping_said: bool,
@@ -74,6 +82,19 @@ struct Progress {
     quiet: bool,
     ray: Option<RayWatchTask>,
     guests: Option<GuestsTask>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Progress {
+            shim_version: VERSION,
+            main: None,
+            stopping_said: false,
+            quiet: false,
+            ray: None,
+            guests: None,
+        }
+    }
 }
 
 /// What is done for the guests of a standing cluster; ends with the member.
@@ -114,11 +135,23 @@ impl Member {
         (nursery, code): (Arc<Nursery>, Code),
         ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
-        Reins { stop, assignment, over }: Reins,
+        Reins { stop, assignment, contact, over }: Reins,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
-        let progress = Progress::default();
-        Member { plan, config, nursery, code, spool, ray, events, stop, assignment, over, progress }
+        Member {
+            plan,
+            config,
+            nursery,
+            code,
+            spool,
+            ray,
+            events,
+            stop,
+            assignment,
+            contact,
+            over,
+            progress: Progress::default(),
+        }
     }
 
     /// Starts the member, or takes it over when it was started before.
@@ -129,7 +162,10 @@ impl Member {
         let (plan, config) = (self.plan.clone(), Arc::clone(&self.config));
         let (nursery, spool) = (Arc::clone(&self.nursery), Arc::clone(&self.spool));
         let prepared = match self.fetch_code().await {
-            Ok(()) => blocking(move || prepare(&plan, &config, &nursery, &spool)).await,
+            Ok(()) => {
+                let contact = *self.contact.borrow();
+                blocking(move || prepare(&plan, &config, &nursery, &spool, contact)).await
+            }
             Err(refusal) => Err(refusal),
         };
         match prepared {
@@ -206,7 +242,8 @@ impl Member {
     async fn supervise(&mut self, shim: Option<ProcessId>) -> End {
         let start_until = Instant::now() + START_LIMIT;
         loop {
-            let lost = match ShimLink::connect(&self.spool.directory).await {
+            let version = self.progress.shim_version;
+            let lost = match ShimLink::connect(&self.spool.directory, version).await {
                 Ok(mut link) => match self.serve(&mut link, start_until).await {
                     Ok(end) => {
                         if matches!(end, End::Hung) {
@@ -250,6 +287,8 @@ impl Member {
     /// One connection. Returns the member's end, or why the connection was lost.
     async fn serve(&mut self, link: &mut ShimLink, start_until: Instant) -> Result<End, LinkError> {
         let mut sent: Option<StopOrder> = None;
+        let feeds = self.plan.assignment.on_disconnect.after_ms().is_some();
+        self.contact.mark_changed();
         loop {
             let order = *self.stop.borrow_and_update();
             let mut holds_back = false;
@@ -267,8 +306,7 @@ impl Member {
                     Push::Started(main) => self.on_started(main).await,
                     Push::Ended(record) => return Ok(End::Recorded(record)),
                     Push::Unsupported { lowest, highest } => {
-                        tracing::error!(key = %self.plan.key, lowest, highest,
-                            "the shim speaks another version; its end will be seen all the same");
+                        self.take_version(lowest..=highest);
                         return Err(LinkError::Closed);
                     }
                 },
@@ -276,6 +314,12 @@ impl Member {
                     // The supervisor is being dropped and this task with it.
                     std::future::pending::<()>().await;
                 },
+                Ok(()) = self.contact.changed(), if feeds => {
+                    let contact = *self.contact.borrow_and_update();
+                    if let Some(boot_ms) = contact {
+                        link.contact(boot_ms).await?;
+                    }
+                }
                 () = quiet(&self.plan, self.progress.main, self.progress.ray.as_ref()), if holds_back => {
                     self.progress.quiet = true;
                 }
@@ -284,6 +328,17 @@ impl Member {
                     return Ok(End::Hung);
                 }
             }
+        }
+    }
+
+    /// Goes on in the newest version that the shim speaks as well.
+    fn take_version(&mut self, theirs: RangeInclusive<u8>) {
+        match SPOKEN.rev().find(|version| theirs.contains(version)) {
+            Some(version) if version != self.progress.shim_version => {
+                self.progress.shim_version = version;
+            }
+            _ => tracing::error!(key = %self.plan.key, ?theirs,
+                "the shim speaks another version; its end will be seen all the same"),
         }
     }
 
@@ -395,6 +450,7 @@ impl Member {
         })
         .await;
         let how = match record.how {
+            _ if record.fenced => EndedHow::Failed { reason: self.fenced_reason() },
             How::Exited { code } => EndedHow::Exited { code },
             How::Signalled { signal } => EndedHow::Signalled { signal },
             How::Failed { reason } => EndedHow::Failed { reason },
@@ -430,6 +486,20 @@ impl Member {
                 self.say_stopping().await;
             }
             tokio::time::sleep(sweep.pause()).await;
+        }
+    }
+
+    fn fenced_reason(&self) -> String {
+        let after_s = self.plan.assignment.on_disconnect.after_ms().unwrap_or_default() / 1000;
+        match self.plan.assignment.on_disconnect {
+            OnDisconnect::Fence { .. } => format!(
+                "it stopped itself: for {after_s} s the node had no contact with the coordinator \
+                 and saw the gang incomplete (on_disconnect: fence)"
+            ),
+            OnDisconnect::StopAfter { .. } | OnDisconnect::Keep => format!(
+                "it stopped itself: for {after_s} s the node had no contact with the coordinator \
+                 (on_disconnect: stop_after)"
+            ),
         }
     }
 
@@ -489,11 +559,13 @@ fn prepare(
     config: &SupervisorConfig,
     nursery: &Nursery,
     spool: &Spool,
+    contact_ms: Option<u64>,
 ) -> Result<Option<ProcessId>, Refusal> {
     let impossible = |what: &str, error: std::io::Error| Refusal::Impossible {
         reason: format!("{what}: {error}"),
     };
-    let launch = command::build(plan, config, &host_facts(plan), &spool.places)?;
+    let mut launch = command::build(plan, config, &host_facts(plan), &spool.places)?;
+    launch.fence = fence::of(plan, &spool.places, contact_ms)?;
     if let (Launcher::Ray, Some(ray)) = (plan.assignment.launcher, launch.argv.first()) {
         std::fs::metadata(ray).map_err(|error| {
             impossible(

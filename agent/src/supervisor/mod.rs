@@ -8,6 +8,7 @@ mod command;
 #[cfg(test)]
 mod command_tests;
 mod environment;
+mod fence;
 pub mod files;
 #[cfg(test)]
 mod fixtures;
@@ -42,6 +43,7 @@ use tokio::time::Instant;
 
 pub use self::births::Nursery;
 use crate::code::Code;
+use crate::link::contact::ContactTime;
 
 use self::member::{Member, Reins};
 pub use self::ray_state::RayClusters;
@@ -137,6 +139,7 @@ pub struct Supervisor {
     members: BTreeMap<MemberKey, Handle>,
     nursery: Arc<Nursery>,
     code: Code,
+    contact: ContactTime,
     archive: Archive,
     ray: RayClusters,
 }
@@ -149,7 +152,8 @@ impl Supervisor {
         archive.resume();
         let (config, members, ray) = (Arc::new(config), BTreeMap::new(), RayClusters::default());
         let code = Code::offline();
-        Supervisor { config, events, members, nursery, code, archive, ray }
+        let (_, contact) = watch::channel(None);
+        Supervisor { config, events, members, nursery, code, contact, archive, ray }
     }
 
     /// The Ray clusters whose head runs here.
@@ -161,6 +165,13 @@ impl Supervisor {
     #[must_use]
     pub fn with_code(mut self, code: Code) -> Self {
         self.code = code;
+        self
+    }
+
+    /// Gives it the times of contact with the coordinator.
+    #[must_use]
+    pub fn with_contact(mut self, contact: ContactTime) -> Self {
+        self.contact = contact;
         self
     }
 
@@ -190,7 +201,12 @@ impl Supervisor {
             (Arc::clone(&self.nursery), self.code.clone()),
             self.ray.clone(),
             self.events.clone(),
-            Reins { stop: stop_receiver, assignment: newest, over: Arc::clone(&over) },
+            Reins {
+                stop: stop_receiver,
+                assignment: newest,
+                contact: self.contact.clone(),
+                over: Arc::clone(&over),
+            },
         );
         let task = spawn(member);
         self.members.insert(key, Handle { spool, assignment, stop, over, task });

@@ -52,16 +52,18 @@ pub enum LinkError {
 pub struct ShimLink {
     stream: UnixStream,
     received: Vec<u8>,
+    version: u8,
 }
 
 impl ShimLink {
-    /// Connects and asks for the status, which is the first thing that [`Self::next`] returns.
-    pub async fn connect(directory: &Path) -> Result<Self, LinkError> {
+    /// Connects and asks for the status, which is the first thing that [`Self::next`] returns, in
+    /// one of the versions that an agent speaks.
+    pub async fn connect(directory: &Path, version: u8) -> Result<Self, LinkError> {
         let stream = {
             let (_open, path) = short_path(directory)?;
             UnixStream::connect(&path).await?
         };
-        let mut link = ShimLink { stream, received: Vec::new() };
+        let mut link = ShimLink { stream, received: Vec::new(), version };
         link.send(Request::Status).await?;
         Ok(link)
     }
@@ -84,8 +86,14 @@ impl ShimLink {
         self.send(Request::Stop { grace_ms }).await
     }
 
+    /// Tells a shim that has a deadline when there was contact with the coordinator.
+    pub async fn contact(&mut self, boot_ms: u64) -> Result<(), LinkError> {
+        self.send(Request::Contact { boot_ms }).await
+    }
+
     async fn send(&mut self, request: Request) -> Result<(), LinkError> {
-        let bytes = request.encode();
+        // What an older shim does not know, it does not need.
+        let Some(bytes) = request.encode(self.version) else { return Ok(()) };
         match tokio::time::timeout(WRITE_TIMEOUT, self.stream.write_all(&bytes)).await {
             Ok(result) => Ok(result?),
             Err(_) => Err(LinkError::Io(io::ErrorKind::TimedOut.into())),

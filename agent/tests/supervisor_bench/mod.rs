@@ -15,7 +15,7 @@ use gangline_agent::supervisor::{
 };
 use gangline_common::ids::{Epoch, GangId, JobId, MARK_VARIABLE, MemberId, MemberKey, PortBlock};
 use gangline_common::wire::v1::{
-    Assignment, Ended, Launcher, MemberAssignment, MemberState, Secret,
+    Assignment, Ended, Launcher, MemberAssignment, MemberState, OnDisconnect, Secret,
 };
 use rustix::process::Signal;
 use tokio::sync::mpsc;
@@ -212,6 +212,7 @@ pub fn command<const N: usize>(argv: [&str; N]) -> MemberPlan {
         config_files: Vec::new(),
         grace_ms: 30_000,
         start_timeout_ms: 120_000,
+        on_disconnect: OnDisconnect::Keep,
         auth_token: Secret(String::new()),
         run_as: None,
     };

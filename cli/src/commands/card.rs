@@ -36,6 +36,9 @@ pub(super) fn places(job: &Job) -> Vec<(&'static str, String)> {
     if let Some(directory) = &job.checkpoint_directory {
         out.push(("checkpoints", directory.clone()));
     }
+    if let Some(policy) = job.on_disconnect.as_ref().filter(|policy| *policy != "fence") {
+        out.push(("when cut off", policy.clone()));
+    }
     let nodes = if job.nodes.is_empty() { later.to_owned() } else { job.nodes.join(" ") };
     out.push(("nodes", nodes));
     if job.launcher == "ray" && job.kind != "cluster" {

@@ -122,6 +122,9 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             NodeCommand::Resume { node } => {
                 node::maintain(&client()?, &node, "resume", serde_json::json!({}), screen).await
             }
+            NodeCommand::ForceRelease { node, reason, yes } => {
+                node::force_release(&client()?, &node, &reason, yes, screen).await
+            }
             NodeCommand::Revoke { node, yes } => node::revoke(&client()?, &node, yes, screen).await,
         },
         Command::Pool(args) => match args.command {

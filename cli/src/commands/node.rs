@@ -307,6 +307,40 @@ pub(super) async fn label(
     Ok(exit::OK)
 }
 
+/// Give up what a lost node holds.
+pub(super) async fn force_release(
+    client: &Client,
+    node: &str,
+    reason: &str,
+    yes: bool,
+    screen: &Screen,
+) -> Result<u8, CliError> {
+    check_selector("node", node)?;
+    let lost: Node = view::read(&client.get(&["nodes", node], &[]).await?)?;
+    let jobs = clean(&lost.jobs.join(", "));
+    let question = format!(
+        "Release node {}? You answer for it that nothing of {} runs there any more: if something \
+         does, two attempts may write the same training checkpoints.",
+        clean(&lost.name),
+        if jobs.is_empty() { "any job" } else { &jobs },
+    );
+    confirm(&question, yes)?;
+    let post = Post {
+        path: &["nodes", node, "force-release"],
+        query: &[],
+        body: json!({ "reason": reason }).to_string(),
+        command: None,
+        repeat: Repeat::Never,
+    };
+    let answer = client.post(&post, screen).await?;
+    if screen.is_json() {
+        screen.json(&answer)?;
+    } else {
+        screen.line(&format!("{}  released  {jobs}", clean(&lost.name)))?;
+    }
+    Ok(exit::OK)
+}
+
 /// Take a node's identity away.
 pub(super) async fn revoke(
     client: &Client,

@@ -151,6 +151,7 @@ fn node_server() -> Server {
             node.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             answer(200, &node)
         }
+        "POST /api/v1/nodes/gpu-0203/force-release" => answer(200, &nodes()["nodes"][0]),
         "POST /api/v1/nodes/gpu-0203/revoke" => answer(200, &nodes()["nodes"][0]),
         _ => unexpected(),
     })
@@ -220,6 +221,23 @@ fn revoke_asks_first() {
     assert!(server.asked().is_empty());
     let ended = run(&server, &["node", "revoke", "gpu-0203", "--yes"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "gpu-0203  revoked\n"));
+}
+
+#[test]
+fn forcing_asks_first_and_names_the_jobs() {
+    let server = node_server();
+    let force = ["node", "force-release", "gpu-0203", "--reason", "it is off"];
+    let ended = run(&server, &force);
+    assert_eq!((ended.code, ended.stdout.as_str()), (1, ""));
+    assert!(ended.stderr.contains("--yes"), "{}", ended.stderr);
+    let post = "POST /api/v1/nodes/gpu-0203/force-release";
+    assert!(server.asked_for(post).is_empty());
+    let ended = run(&server, &[&force[..], &["--yes"]].concat());
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "gpu-0203  released  j-7f3k2\n"));
+    let asked = server.asked_for(post);
+    assert_eq!(asked.len(), 1);
+    assert!(asked[0].body.contains("it is off"), "{}", asked[0].body);
+    assert_eq!(run(&server, &["node", "force-release", "gpu-0203"]).code, 2, "without a reason");
 }
 
 #[test]

@@ -332,10 +332,36 @@ pub struct Assignment {
     pub config_files: Vec<(String, String)>,
     pub grace_ms: u64,
     pub start_timeout_ms: u64,
+    pub on_disconnect: OnDisconnect,
     /// Ray's token of this epoch.
     pub auth_token: Secret,
     /// User and group of the member's processes; the agent's own when absent.
     pub run_as: Option<(u32, u32)>,
+}
+
+/// What the members of a node do when it has no contact with the coordinator. Contact is the send
+/// time of the newest heartbeat that the coordinator acknowledged (at first, of Hello).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OnDisconnect {
+    /// They run on.
+    Keep,
+    /// They stop when for so long there was neither contact nor the sight of a complete gang.
+    Fence { after_ms: u64 },
+    /// They stop when the last contact is so long ago.
+    StopAfter { after_ms: u64 },
+}
+
+impl OnDisconnect {
+    /// The time after which members stop by themselves, if they ever do.
+    #[must_use]
+    pub fn after_ms(self) -> Option<u64> {
+        match self {
+            OnDisconnect::Keep => None,
+            OnDisconnect::Fence { after_ms } | OnDisconnect::StopAfter { after_ms } => {
+                Some(after_ms)
+            }
+        }
+    }
 }
 
 /// A tree of code, and where nodes have it.

@@ -279,7 +279,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000001a9 ; DesiredGang, 425 bytes
+    21 000001ad ; DesiredGang, 429 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -389,13 +389,14 @@ pub const DESIRED_GANG_RAY: &str = "
     06 612e79616d6c 04 783a2031 ; - `a.yaml` = `x: 1`
     fb3075 ; grace_ms 30000
     fcc0270900 ; start_timeout_ms 600000
+    01 fb60ea ; on_disconnect Fence, after_ms 60000
     05 74306b656e ; auth_token `t0ken`
     01 ; run_as present
     fbe803 ;  uid 1000
     64 ;  gid 100";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 0000004c ; DesiredGang, 76 bytes
+    21 00000050 ; DesiredGang, 80 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -424,6 +425,7 @@ pub const DESIRED_GANG_COMMAND: &str = "
     00 ; config_files: 0
     00 ; grace_ms 0
     fdffffffffffffffff ; start_timeout_ms 18446744073709551615
+    02 fb1027 ; on_disconnect StopAfter, after_ms 10000
     00 ; auth_token ``
     00 ; run_as absent";
 

@@ -393,6 +393,7 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         config_files: pairs(&[("a.yaml", "x: 1")]),
         grace_ms: 30_000,
         start_timeout_ms: 600_000,
+        on_disconnect: OnDisconnect::Fence { after_ms: 60_000 },
         auth_token: Secret("t0ken".into()),
         run_as: Some((1000, 100)),
     };
@@ -424,6 +425,7 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         config_files: Vec::new(),
         grace_ms: 0,
         start_timeout_ms: u64::MAX,
+        on_disconnect: OnDisconnect::StopAfter { after_ms: 10_000 },
         auth_token: Secret(String::new()),
         run_as: None,
     };

@@ -317,14 +317,19 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     let entrypoints = (vec(entrypoint, 0..3), vec(guest(), 0..3));
     let parts = (vec(member_assignment(), 0..3), entrypoints, arguments(), pairs());
     let places = (of(text()), of(code_tree()), of(text()), of(text()), texts(), pairs());
-    let rest = (any::<[u64; 2]>(), text(), of(any::<(u32, u32)>()));
+    let on_disconnect = prop_oneof![
+        Just(OnDisconnect::Keep),
+        any::<u64>().prop_map(|after_ms| OnDisconnect::Fence { after_ms }),
+        any::<u64>().prop_map(|after_ms| OnDisconnect::StopAfter { after_ms }),
+    ];
+    let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()));
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
         let (members, (entrypoints, guests), argv, env) = parts;
         let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
             places;
-        let ([grace_ms, start_timeout_ms], auth_token, run_as) = rest;
+        let ([grace_ms, start_timeout_ms], on_disconnect, auth_token, run_as) = rest;
         Assignment {
             job,
             attempt,
@@ -349,6 +354,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             config_files,
             grace_ms,
             start_timeout_ms,
+            on_disconnect,
             auth_token: Secret(auth_token),
             run_as,
         }

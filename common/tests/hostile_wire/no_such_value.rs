@@ -111,6 +111,9 @@ fn a5_unknown_tags_of_an_inventory_are_refused() {
 fn a5_unknown_tags_of_a_gang_are_refused() {
     let launcher = |launcher| run_with(|assignment| assignment.launcher = launcher);
     assert_unknown_tags_refused(&launcher(Launcher::Ray), &launcher(Launcher::Command), 2);
+    let policy = |policy| run_with(|assignment| assignment.on_disconnect = policy);
+    let fence = policy(OnDisconnect::Fence { after_ms: 7 });
+    assert_unknown_tags_refused(&fence, &policy(OnDisconnect::StopAfter { after_ms: 7 }), 3);
     let run = Message::Coordinator(goldens::values::desired_gang_ray());
     let mut stop = goldens::values::desired_gang_ray();
     if let CoordinatorMessage::DesiredGang(gang) = &mut stop {

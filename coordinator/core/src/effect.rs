@@ -208,6 +208,10 @@ pub enum Rejected {
     TooManyLabels {
         limit: usize,
     },
+    /// Only what a lost node holds can be released without its word.
+    NodeNotLost,
+    /// The node holds nothing of any gang.
+    NothingHeld,
     NoSuchToken,
     NoSuchSecret,
     /// A job that has not ended names the secret.

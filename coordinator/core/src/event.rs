@@ -115,6 +115,13 @@ pub enum Event {
         node: NodeId,
         actor: Principal,
     },
+    /// An operator says that nothing of a lost node runs any more.
+    ForceRelease {
+        request: RequestId,
+        node: NodeId,
+        reason: String,
+        actor: Principal,
+    },
 
     // From the server: an agent without a certificate, or one that renews.
     Join {
@@ -176,6 +183,7 @@ impl Event {
             Event::SetPool { .. } => "set pool",
             Event::DeletePool { .. } => "delete pool",
             Event::RevokeNode { .. } => "revoke node",
+            Event::ForceRelease { .. } => "force release",
             Event::Join { .. } => "join",
             Event::Renewed { .. } => "renewed",
             Event::Connected { .. } => "connected",

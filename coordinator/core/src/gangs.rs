@@ -44,6 +44,7 @@ impl Core {
         }
         self.apply_absence(node, &report, &mut touched, out);
         self.note_unknown(node, unknown, out);
+        self.note_stopped(node, &report, out);
         for facts in report.gangs {
             // Only the node of the head (or of rank 0) speaks for the gang (A18).
             if self.speaks_for(node, &facts) {
@@ -59,6 +60,7 @@ impl Core {
         touched.sort();
         touched.dedup();
         for gang in touched {
+            self.guard_head_ports(&gang, now);
             self.evaluate(&gang, now, out);
         }
     }
@@ -83,7 +85,7 @@ impl Core {
     }
 
     /// Takes a reported phase; an end is final. True when something changed.
-    fn apply_phase(&mut self, key: &MemberKey, phase: Phase, out: &mut Effects) -> bool {
+    pub(super) fn apply_phase(&mut self, key: &MemberKey, phase: Phase, out: &mut Effects) -> bool {
         let Some(gang) = self.gangs.get(&key.gang) else { return false };
         let Some(member) = gang.members.get(&key.member) else { return false };
         let news = match (&member.phase, &phase) {
@@ -204,7 +206,7 @@ impl Core {
     }
 
     /// Draws the conclusion from the members' phases.
-    fn evaluate(&mut self, id: &GangId, now: Timestamp, out: &mut Effects) {
+    pub(super) fn evaluate(&mut self, id: &GangId, now: Timestamp, out: &mut Effects) {
         let Some(gang) = self.gangs.get(id).cloned() else { return };
         match gang.state {
             GangState::Starting | GangState::Ready => self.evaluate_live(&gang, now, out),

@@ -72,10 +72,26 @@ pub struct JobRequest {
     pub preemptible: bool,
     /// It is not sent back to make room before it has run for this long.
     pub min_runtime_ms: Option<u64>,
+    pub on_disconnect: OnDisconnect,
     /// The submitted spec as canonical JSON: the record of truth that this struct is made from.
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.
     pub submit_command: String,
+}
+
+/// What a gang does on a node that loses contact; see `fencing`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDisconnect {
+    /// It never stops by itself.
+    Keep {
+        /// It was to fence itself, but no other node could bear witness of that.
+        no_witness: bool,
+    },
+    /// It stops where it sees itself incomplete as well. Only a Ray gang of several nodes has it.
+    Fence,
+    StopAfter {
+        ms: u64,
+    },
 }
 
 impl JobRequest {

@@ -119,7 +119,9 @@ impl Core {
         self.check_secrets(project, &submission.request.secrets)?;
         self.check_pools(&submission.request.pools)?;
         if let Some(directory) = &submission.request.checkpoint_directory {
-            for id in &self.live_jobs {
+            // A job that has ended may still run on a node that is lost.
+            let gangs = self.on_node.values().flatten().filter_map(|id| self.gangs.get(id));
+            for id in self.live_jobs.iter().chain(gangs.map(|gang| &gang.job)) {
                 let other = self.jobs.get(id).map(|job| &job.request.checkpoint_directory);
                 if other == Some(&Some(directory.clone())) {
                     return Err(Rejected::CheckpointInUse {

@@ -14,7 +14,9 @@ pub mod credential;
 pub mod effect;
 pub mod eligibility;
 pub mod event;
+mod evidence;
 pub mod explain;
+pub mod fencing;
 pub mod forecast;
 pub mod gang;
 mod gangs;
@@ -126,6 +128,11 @@ pub struct Core {
     pub(crate) quarantine: Vec<Quarantine>,
     pub(crate) next_ports: BTreeMap<NetworkKey, u32>,
     pub(crate) started_ms: u64,
+    /// When it was first seen that a node had nothing left of a gang of which another node is lost.
+    pub(crate) ends_seen: BTreeMap<(GangId, NodeId), u64>,
+    /// Since when this core has looked at time without a pause.
+    pub(crate) awake_since_ms: u64,
+    checked_ms: u64,
     next_sequence: u64,
     next_check_ms: u64,
     last_pass_ms: u64,
@@ -147,6 +154,8 @@ impl Core {
         Core {
             era,
             started_ms: now.boot_ms,
+            awake_since_ms: now.boot_ms,
+            checked_ms: now.boot_ms,
             want_schedule: true,
             explaining: true,
             ..Core::default()
@@ -324,6 +333,9 @@ impl Core {
             Event::RevokeNode { request, node, actor } => {
                 self.on_revoke(request, &node, &actor, now, out);
             }
+            Event::ForceRelease { request, node, reason, actor } => {
+                self.on_force_release(request, &node, &reason, &actor, now, out);
+            }
             Event::Join { request, join } => self.on_join(request, join, now, out),
             Event::Renewed { request, node, certificate } => {
                 self.on_renewed(request, &node, certificate, out);
@@ -354,7 +366,12 @@ impl Core {
 
     /// Leases, deadlines, and everything that is remembered for a time only.
     fn expire(&mut self, now: Timestamp, out: &mut Effects) {
+        if now.boot_ms.saturating_sub(self.checked_ms) > evidence::PAUSE_MS {
+            self.awake_since_ms = now.boot_ms;
+        }
+        self.checked_ms = now.boot_ms;
         self.expire_leases(now, out);
+        self.expire_silence(now, out);
         self.expire_starts(now, out);
         self.settle_stopping(now, out);
         self.expire_guests(now, out);
@@ -430,7 +447,9 @@ impl Core {
     fn push_dirty(&mut self, now: Timestamp, out: &mut Effects) {
         for id in std::mem::take(&mut self.dirty_nodes) {
             let gangs = self.desired(&id);
-            let Some(node) = self.nodes.get_mut(&id) else { continue };
+            let Some(node) = self.nodes.get_mut(&id).filter(|node| node.is_introduced()) else {
+                continue;
+            };
             let node = Arc::make_mut(node);
             let Some(session) = &mut node.session else { continue };
             session.pushed_ms = Some(now.boot_ms);
@@ -443,25 +462,29 @@ impl Core {
         }
     }
 
-    /// A node's whole desired state. A gang leaves it only when it has ended with evidence.
+    /// A node's whole desired state. A gang leaves it only when it has ended with evidence, and
+    /// what was given up without the node's word only with that word.
     pub fn desired(&self, node: &NodeId) -> Vec<Desired> {
-        let listed = self.on_node.get(node).into_iter().flatten();
-        listed
-            .filter_map(|id| {
-                let gang = self.gangs.get(id)?;
-                let job = self.jobs.get(&gang.job)?;
-                Some(match gang.state {
-                    GangState::Starting | GangState::Ready => {
-                        let secrets = self.secrets_of(job)?;
-                        let guests = self.desired_guests(gang);
-                        Desired::Run { job: job.clone(), gang: gang.clone(), secrets, guests }
-                    }
-                    GangState::Stopping | GangState::Stopped => {
-                        Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }
-                    }
-                })
+        let listed = self.on_node.get(node);
+        let given_up = self.nodes.get(node).into_iter().flat_map(|node| &node.stops);
+        let given_up = given_up
+            .filter(|(gang, _)| listed.is_none_or(|listed| !listed.contains(*gang)))
+            .map(|(gang, epoch)| Desired::Stop { gang: gang.clone(), epoch: *epoch });
+        let live = listed.into_iter().flatten().filter_map(|id| {
+            let gang = self.gangs.get(id)?;
+            let job = self.jobs.get(&gang.job)?;
+            Some(match gang.state {
+                GangState::Starting | GangState::Ready => {
+                    let secrets = self.secrets_of(job)?;
+                    let guests = self.desired_guests(gang);
+                    Desired::Run { job: job.clone(), gang: gang.clone(), secrets, guests }
+                }
+                GangState::Stopping | GangState::Stopped => {
+                    Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }
+                }
             })
-            .collect()
+        });
+        given_up.chain(live).collect()
     }
 
     pub(crate) fn reject(request: RequestId, rejected: Rejected, out: &mut Effects) {

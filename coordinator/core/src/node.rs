@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use gangline_common::ids::{Generation, GpuId, MemberKey, NodeId, PortBlock};
+use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberKey, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
 use super::job::Transition;
@@ -39,6 +39,9 @@ pub struct Node {
     pub generation: Generation,
     pub inventory: Option<Inventory>,
     pub history: Vec<Transition>,
+    /// Incarnations that were given up without this node's word. What it still runs of them, or of
+    /// earlier ones of the same gang, is stopped when it is back.
+    pub stops: BTreeMap<GangId, Epoch>,
 
     // Not stored: learned again from the agent.
     pub reachability: Reachability,
@@ -96,6 +99,8 @@ pub struct Session {
     /// Seconds since 1970 after which the certificate is no longer valid.
     pub certificate_ends: i64,
     pub remote: String,
+    /// It has said what the node is: before that it might be another incarnation.
+    pub introduced: bool,
     /// When the desired state was last pushed, on the boot clock.
     pub pushed_ms: Option<u64>,
 }
@@ -138,6 +143,12 @@ pub struct Gpu {
 pub type NetworkKey = (String, u64);
 
 impl Inventory {
+    /// Whether nothing that ran when the node said `earlier` can run any more: the machine or the
+    /// container was started since.
+    pub fn is_after(&self, earlier: &Inventory) -> bool {
+        self.boot_id != earlier.boot_id || self.container_start_ms > earlier.container_start_ms
+    }
+
     pub fn network(&self) -> NetworkKey {
         (self.boot_id.clone(), self.network_namespace)
     }
@@ -165,8 +176,13 @@ impl Node {
             && self.lifecycle == Lifecycle::Online
             && self.cordon.is_none()
             && !self.revoked
-            && self.session.is_some()
+            && self.is_introduced()
             && self.unknown.is_empty()
+    }
+
+    /// Whether the present session has said what the node is.
+    pub fn is_introduced(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.introduced)
     }
 
     /// The one word for people; the first that holds, in a fixed order.

@@ -52,6 +52,7 @@ impl Core {
             generation: Generation { era: self.era, n: 0 },
             inventory: None,
             history: Vec::new(),
+            stops: Default::default(),
             reachability: Reachability::Suspect,
             session: None,
             last_word_ms: now.boot_ms,
@@ -184,7 +185,9 @@ impl Core {
         if !self.word_from(id, session, now, out) {
             return;
         }
+        self.introduce(id);
         let Some(node) = self.nodes.get(id) else { return };
+        let is_another = node.inventory.as_ref().is_some_and(|old| inventory.is_after(old));
         let new_name = if name.is_empty() || node.name.starts_with(name) {
             node.name.clone()
         } else {
@@ -203,6 +206,24 @@ impl Core {
         }
         node.inventory = Some(inventory);
         self.put(Write::Node(Arc::new(node)), out);
+        if is_another {
+            let why = "its node came back as a new container or after a boot";
+            self.give_up_node(id, why, "gangline", now, out);
+        }
+        self.ask_for_scheduling();
+    }
+
+    /// From its inventory on a session is told what is to run: a node that came back as another
+    /// incarnation must not be told to go on with what the one before had.
+    fn introduce(&mut self, id: &NodeId) {
+        let Some(node) = self.nodes.get_mut(id).filter(|node| !node.is_introduced()) else {
+            return;
+        };
+        if let Some(session) = &mut Arc::make_mut(node).session {
+            session.introduced = true;
+        }
+        self.capacity.mark(id);
+        self.push_later(id);
         self.ask_for_scheduling();
     }
 

@@ -78,6 +78,8 @@ kinds! {
     RAY_NOT_UP = "E0365", CONFLICT, "The Ray cluster is not up";
     RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
     RATE_LIMITED = "E0367", TOO_MANY_REQUESTS, "Too many requests";
+    NODE_IN_CONTACT = "E0368", CONFLICT, "The node is not lost";
+    NOTHING_HELD = "E0369", CONFLICT, "The node holds nothing";
     NOT_WAITING = "E0380", CONFLICT, "The job is not in the queue";
     ENDING = "E0381", CONFLICT, "The job is being stopped";
     BAD_TIME_LIMIT = "E0382", CONFLICT, "The time limit cannot be changed so";

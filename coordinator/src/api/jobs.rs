@@ -15,9 +15,9 @@ use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
     ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, BAD_QUOTA, CHECKPOINT_IN_USE,
     CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET,
-    NO_SUCH_TOKEN, NOT_ENDED, NOT_MOVED_HERE, POOL_IN_USE, PRIORITY_TOO_HIGH, Problem,
-    QUOTA_BELOW_USE, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job, no_such_node, no_such_pool,
-    quoted,
+    NO_SUCH_TOKEN, NODE_IN_CONTACT, NOT_ENDED, NOT_MOVED_HERE, NOTHING_HELD, POOL_IN_USE,
+    PRIORITY_TOO_HIGH, Problem, QUOTA_BELOW_USE, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job,
+    no_such_node, no_such_pool, quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};
@@ -72,8 +72,16 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
                 Some(snapshot) => format!("job `{}`", snapshot.job.id),
                 None => "a job of another project".to_owned(),
             };
-            ApiError::new(CHECKPOINT_IN_USE, format!("{who} is using {}", quoted(&directory)))
-                .hint("wait for its end, stop it, or name another `checkpoint.dir`")
+            let ended = holder.is_some_and(|snapshot| snapshot.job.state.is_terminal());
+            let error =
+                ApiError::new(CHECKPOINT_IN_USE, format!("{who} is using {}", quoted(&directory)));
+            match ended {
+                false => error.hint("wait for its end, stop it, or name another `checkpoint.dir`"),
+                true => error.hint(
+                    "it has ended, but a node of it is lost and may run it: wait for the node, \
+                     name another `checkpoint.dir`, or see `gangline node force-release`",
+                ),
+            }
         }
         Rejected::Full { limit } => {
             ApiError::new(FULL, format!("{limit} jobs are waiting or running already"))
@@ -88,7 +96,10 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             .hint("stop it, and delete it when it has ended"),
         Rejected::NotGone => {
             ApiError::new(NOT_ENDED, "the job has ended, but a node of it is lost and may run it")
-                .hint("delete it when the node is back and has reported that nothing is left")
+                .hint(
+                    "delete it when the node is back and has reported that nothing is left; when \
+                     nothing of it can run any more: `gangline node force-release`",
+                )
         }
         Rejected::NoSuchJob => no_such_job(),
         Rejected::NoSuchCluster => {
@@ -182,6 +193,13 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             let detail = format!("operators may give one node at most {limit} labels");
             ApiError::new(STORE_FULL, detail).hint("take back those that nobody needs: `KEY-`")
         }
+        Rejected::NodeNotLost => {
+            let detail = "the node is not lost: its agent itself says what has ended there";
+            ApiError::new(NODE_IN_CONTACT, detail)
+                .hint("`gangline node drain` takes a node out of use that is in contact")
+        }
+        Rejected::NothingHeld => ApiError::new(NOTHING_HELD, "the node holds nothing of any job")
+            .hint("nothing waits for it: there is nothing to release"),
         Rejected::NoSuchToken => ApiError::new(NO_SUCH_TOKEN, "no token has this name or id")
             .hint("`gangline token ls` lists them"),
         Rejected::LastAdmin => {

@@ -171,6 +171,7 @@ fn table() -> Vec<Route> {
         needs(ReadNodes, routes!(pools::list_pools)),
         needs(ReadNodes, routes!(pools::get_pool)),
         needs(ManagePools, routes!(pools::patch_pool, pools::delete_pool)),
+        needs(MaintainNode, routes!(nodes::force_release_node)),
         needs(ReadProjects, routes!(projects::list_projects)),
         needs(ManageProjects, routes!(projects::set_project)),
         needs(ManageTokens, routes!(tokens::create_token, tokens::list_tokens)),

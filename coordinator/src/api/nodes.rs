@@ -252,6 +252,39 @@ pub(super) async fn drain_node(
     maintain(&shared, &principal, &id, Maintenance::Drain { why: reason(why)?, deadline_ms }).await
 }
 
+/// Why an operator answers for a lost node.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReleaseBody {
+    /// How it is known that nothing of the node runs any more; at most 1024 characters.
+    reason: String,
+}
+
+/// Gives up what a lost node holds, on the caller's word that nothing of it runs any more: its
+/// gangs end, and their next attempts may start. When the node comes back, what it still runs of
+/// them is stopped.
+#[utoipa::path(post, path = "/api/v1/nodes/{id}/force-release",
+    params(("id" = String, Path, description = "Id or name")),
+    request_body(content = ReleaseBody, content_type = "application/json"),
+    responses((status = 200, body = NodeView), (status = 403, response = Problem),
+        (status = 404, response = Problem), (status = 409, response = Problem),
+        (status = 422, response = Problem)))]
+pub(super) async fn force_release_node(
+    State(shared): App,
+    Caller(principal): Caller,
+    Selector(selector): Selector,
+    body: Body,
+) -> Result<Json<NodeView>, ApiError> {
+    authorize(&principal, Action::MaintainNode, &Object::Fleet)?;
+    let ReleaseBody { reason: why } = read_json(body).await?.ok_or_else(no_body)?;
+    let reason = reason(why)?;
+    let id = find_node(&shared, &selector)?.node.id.clone();
+    let (node, actor) = (id.clone(), principal.clone());
+    let event = |request| Event::ForceRelease { request, node, reason, actor };
+    done(&shared, &principal, event).await?;
+    Ok(detailed(&shared, &principal, &find_node(&shared, id.as_str())?))
+}
+
 /// Takes a node back into use after a cordon or a drain.
 #[utoipa::path(post, path = "/api/v1/nodes/{id}/resume",
     params(("id" = String, Path, description = "Id or name")),

@@ -15,7 +15,7 @@ use crate::board::{Board, JobSnapshot};
 use crate::core::credential::Principal;
 use crate::core::gang::{End, EndHow, Gang, Member, Phase};
 use crate::core::job::{
-    Attempt, Guest, Job, JobState, Launcher, Outcome, RayDriver, RayFacts, Transition,
+    Attempt, Guest, Job, JobState, Launcher, OnDisconnect, Outcome, RayDriver, RayFacts, Transition,
 };
 
 pub(super) use node::{NodeFacts, NodeView, SampleView};
@@ -37,6 +37,17 @@ impl Names {
     /// All of them.
     pub fn into_map(self) -> BTreeMap<NodeId, String> {
         self.0
+    }
+}
+
+fn on_disconnect(policy: OnDisconnect) -> String {
+    match policy {
+        OnDisconnect::Fence => "fence".to_owned(),
+        OnDisconnect::Keep { no_witness: false } => "keep".to_owned(),
+        OnDisconnect::Keep { no_witness: true } => {
+            "keep (fence needs a witness: a Ray gang of several nodes)".to_owned()
+        }
+        OnDisconnect::StopAfter { ms } => format!("stop_after {} s", ms / 1000),
     }
 }
 
@@ -74,6 +85,9 @@ pub struct JobView {
     pub pools: Vec<String>,
     /// 0 to 100; the higher goes first. The spec has what was submitted.
     pub priority: u8,
+    /// What its gang does on a node that loses contact: `fence`, `keep`, `stop_after` and a time, or
+    /// `keep` and why it cannot be `fence`. Null for a job on a standing cluster.
+    pub on_disconnect: Option<String>,
     /// Who holds it back.
     pub held: Option<HeldView>,
     /// Ids of the jobs that have yet to succeed before it starts.
@@ -266,6 +280,7 @@ impl JobView {
             gpus_per_node: request.gpus_per_node,
             pools: request.pools.clone(),
             priority: request.priority,
+            on_disconnect: job.cluster.is_none().then(|| on_disconnect(request.on_disconnect)),
             held: job.hold.as_ref().map(|hold| HeldView {
                 by: hold.by.clone(),
                 why: hold.why.clone(),

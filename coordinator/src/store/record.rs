@@ -765,6 +765,8 @@ struct NodeV1 {
     generation: Generation,
     inventory: Option<InventoryV1>,
     history: Vec<TransitionV1>,
+    /// Gangs and epochs that are to be stopped when the node is back.
+    stops: Vec<(GangId, Epoch)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -831,6 +833,7 @@ pub fn encode_node(node: &Node) -> Result<Vec<u8>, String> {
         generation: node.generation,
         inventory: node.inventory.as_ref().map(InventoryV1::from),
         history: history_to(&node.history),
+        stops: node.stops.iter().map(|(gang, epoch)| (gang.clone(), *epoch)).collect(),
     })
 }
 
@@ -913,6 +916,7 @@ impl From<NodeV1> for Node {
             generation: record.generation,
             inventory: record.inventory.map(Inventory::from),
             history: history_from(record.history),
+            stops: record.stops.into_iter().collect(),
             reachability: Reachability::Suspect,
             session: None,
             last_word_ms: 0,

@@ -315,7 +315,7 @@ pub const GANG_EVERY_PHASE: &str = r#"
     00 0a140001 ; head_address 10.20.0.1"#;
 
 pub const NODE_NEW: &str = r#"
-    01 ea635545 ; layout 1, checksum
+    01 88b19892 ; layout 1, checksum
     03 6e2d31 ; id `n-1`
     06 6770752d3032 ; name `gpu-02`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
@@ -329,10 +329,11 @@ pub const NODE_NEW: &str = r#"
     00 ; certificates: 0
     00 00 ; generation 0.0
     00 ; no inventory
-    00 ; history: 0"#;
+    00 ; history: 0
+    00 ; stops: 0"#;
 
 pub const NODE_FULL: &str = r#"
-    01 2e362a1d ; layout 1, checksum
+    01 b6a56144 ; layout 1, checksum
     06 6e2d34627137 ; id `n-4bq7`
     06 6770752d3031 ; name `gpu-01`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
@@ -375,7 +376,8 @@ pub const NODE_FULL: &str = r#"
     03 677075 02 6f6b 05 3120475055 00 ; - `gpu` `ok` `1 GPU`, no advice
     03 73686d 07 7761726e696e67 05 736d616c6c 01 0a 2d2d73686d2d73697a65 ; - `shm` `warning` `small`, advice `--shm-size`
     01 ; history: 1
-    fd6f525c18a3010000 06 6f6e6c696e65 05 6167656e74 0f 666972737420696e76656e746f7279 ; - at 1800000000623 `online` by `agent`: `first inventory`"#;
+    fd6f525c18a3010000 06 6f6e6c696e65 05 6167656e74 0f 666972737420696e76656e746f7279 ; - at 1800000000623 `online` by `agent`: `first inventory`
+    01 03 672d37 03 02 ; stops: 1, `g-7` at epoch 3.2"#;
 
 pub const JOIN_TOKEN_BOUND: &str = r#"
     01 335eaf9a ; layout 1, checksum

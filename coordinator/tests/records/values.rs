@@ -310,6 +310,7 @@ pub fn node_new() -> Node {
         generation: Generation::default(),
         inventory: None,
         history: Vec::new(),
+        stops: BTreeMap::new(),
         reachability: Reachability::Suspect,
         session: None,
         last_word_ms: 0,
@@ -340,6 +341,7 @@ pub fn node_full() -> Node {
         generation: Generation { era: 3, n: 70_000 },
         inventory: Some(inventory()),
         history: vec![transition(SECOND, "online", "agent", "first inventory")],
+        stops: [("g-7".parse().unwrap(), Epoch { era: 3, n: 2 })].into(),
         ..node_new()
     }
 }

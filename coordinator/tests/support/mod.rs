@@ -35,6 +35,7 @@ use gangline_coordinator::store::record;
 #[derive(Default)]
 pub struct ModelAgent {
     pub id: Option<NodeId>,
+    pub inventory: Option<Inventory>,
     pub session: Option<u64>,
     pub held: Generation,
     pub members: BTreeMap<MemberKey, Phase>,
@@ -44,6 +45,8 @@ pub struct ModelAgent {
     /// The newest push that has not arrived yet.
     pub in_flight: Option<Push>,
     pub entrypoints: BTreeMap<String, EntrypointFact>,
+    /// What Ray says to the agent of a head that runs.
+    pub ray: RayFacts,
     /// Guests of standing clusters, as the newest push has them.
     guests: BTreeMap<GangId, (Vec<DesiredGuest>, Vec<MemberId>)>,
     /// Operations of guests that have processes here.
@@ -151,15 +154,21 @@ impl Fleet {
             certificate,
         };
         self.step(Event::Join { request: number, join });
-        let agent = ModelAgent { id: Some(id), ..ModelAgent::default() };
+        let inventory = Some(inventory);
+        let agent = ModelAgent { id: Some(id), inventory, ..ModelAgent::default() };
         self.agents.insert(name.to_owned(), agent);
         self.connect(name);
-        let (id, session) = self.session(name).unwrap();
-        let inventory = Box::new(inventory);
-        self.step(Event::Inventory { node: id, session, inventory, name: name.to_owned() });
     }
 
+    /// A new session, which begins with the inventory.
     pub fn connect(&mut self, name: &str) {
+        self.open_session(name);
+        let Some((node, session)) = self.session(name) else { return };
+        let inventory = Box::new(self.agents[name].inventory.clone().unwrap());
+        self.step(Event::Inventory { node, session, inventory, name: name.to_owned() });
+    }
+
+    pub fn open_session(&mut self, name: &str) {
         let number = self.number();
         let id = self.agents[name].id.clone().unwrap();
         let certificate = *self.node(name).certificates.last().unwrap();
@@ -170,6 +179,7 @@ impl Fleet {
             certificate,
             certificate_ends: i64::MAX,
             remote: "127.0.0.1:1".into(),
+            introduced: false,
             pushed_ms: None,
         };
         self.step(Event::Connected { request: number, node: id, session });
@@ -313,6 +323,26 @@ impl Fleet {
         let pool = pool.to_owned();
         self.step(Event::DeletePool { request, pool, actor: alice() });
         self.answers.last().cloned().unwrap()
+    }
+
+    pub fn force_release(&mut self, name: &str, reason: &str) -> Answer {
+        let request = self.number();
+        let (node, reason) = (self.agents[name].id.clone().unwrap(), reason.to_owned());
+        self.step(Event::ForceRelease { request, node, reason, actor: alice() });
+        self.answers.last().cloned().unwrap()
+    }
+
+    /// Time in which only these nodes are in contact; what they are told is done at once.
+    pub fn live(&mut self, names: &[&str], seconds: u32) {
+        for _ in 0..seconds {
+            for name in names {
+                self.heartbeat(name);
+                self.deliver(name);
+                self.agents.get_mut(*name).unwrap().run_processes();
+                self.report(name);
+            }
+            self.wait_ms(1_000);
+        }
     }
 
     pub fn set_max_priority(&mut self, project: &str, max_priority: u8) {
@@ -555,7 +585,7 @@ impl ModelAgent {
                     gang: gang.clone(),
                     epoch: key.epoch,
                     ready: running,
-                    ray: running.then(RayFacts::default),
+                    ray: running.then(|| self.ray.clone()),
                     entrypoints: facts.collect(),
                 });
             }

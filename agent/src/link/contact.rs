@@ -1,0 +1,101 @@
+//! Contact with the coordinator: the send time of the newest heartbeat that it acknowledged.
+//!
+//! When an answer arrives says nothing: it may be as late as the network likes. The coordinator
+//! has heard the heartbeat no earlier than it was sent, so what it counts from is never before
+//! what is counted from here.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::sync::watch;
+
+/// Boot-clock milliseconds of the newest contact; `None` before the first of this agent.
+pub type ContactTime = watch::Receiver<Option<u64>>;
+
+/// Heartbeats whose answers are waited for; the oldest of more is forgotten. A session is given up
+/// long before.
+const UNANSWERED: usize = 256;
+
+/// Takes note of what was sent and answered.
+pub struct Contact {
+    newest: watch::Sender<Option<u64>>,
+    /// Sequence and send time.
+    sent: Mutex<VecDeque<(u64, u64)>>,
+}
+
+impl Contact {
+    pub fn new(newest: watch::Sender<Option<u64>>) -> Self {
+        Contact { newest, sent: Mutex::new(VecDeque::new()) }
+    }
+
+    /// A new session: sequences begin anew. Hello, sent at `sent_ms`, has been answered.
+    pub fn greeted(&self, sent_ms: u64) {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.note(sent_ms);
+    }
+
+    pub fn sent(&self, sequence: u64, sent_ms: u64) {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        if sent.len() >= UNANSWERED {
+            sent.pop_front();
+        }
+        sent.push_back((sequence, sent_ms));
+    }
+
+    /// The coordinator has acknowledged this heartbeat. One that was never sent says nothing.
+    pub fn answered(&self, sequence: u64) {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(index) = sent.iter().position(|(number, _)| *number == sequence) else { return };
+        let answered = sent.drain(..=index).next_back();
+        drop(sent);
+        if let Some((_, sent_ms)) = answered {
+            self.note(sent_ms);
+        }
+    }
+
+    fn note(&self, sent_ms: u64) {
+        self.newest.send_if_modified(|newest| {
+            let newer = newest.is_none_or(|newest| sent_ms > newest);
+            if newer {
+                *newest = Some(sent_ms);
+            }
+            newer
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contact_is_when_the_answered_heartbeat_was_sent() {
+        let (newest, contact) = watch::channel(None);
+        let link = Contact::new(newest);
+        link.greeted(10);
+        assert_eq!(*contact.borrow(), Some(10));
+        (1..=3).for_each(|n| link.sent(n, 10 + 10 * n));
+        assert_eq!(*contact.borrow(), Some(10), "nothing was answered");
+        link.answered(2);
+        assert_eq!(*contact.borrow(), Some(30));
+        link.answered(1);
+        link.answered(2);
+        link.answered(77);
+        assert_eq!(*contact.borrow(), Some(30), "late, repeated and invented answers");
+        link.greeted(25);
+        assert_eq!(*contact.borrow(), Some(30), "never back");
+        link.answered(3);
+        assert_eq!(*contact.borrow(), Some(30), "of the session before");
+    }
+
+    #[test]
+    fn what_waits_for_answers_is_bounded() {
+        let (newest, contact) = watch::channel(None);
+        let link = Contact::new(newest);
+        (1..=1000).for_each(|n| link.sent(n, n));
+        link.answered(1);
+        assert_eq!(*contact.borrow(), None);
+        link.answered(1000);
+        assert_eq!(*contact.borrow(), Some(1000));
+    }
+}
