@@ -11,6 +11,7 @@ use super::event::{EntrypointFact, GangFacts, Report};
 use super::gang::{End, EndHow, Gang, GangState, Phase};
 use super::job::{Attempt, GuestPhase, Job, JobState, Launcher, Outcome};
 use super::node::Reachability;
+use super::planted::{Planted, is_planted};
 use super::{Core, QUARANTINE_MS, Quarantine};
 
 /// After the last process has gone, a job waits this long for the rest of its logs.
@@ -38,7 +39,8 @@ impl Core {
                 if self.apply_phase(key, phase.clone(), out) {
                     touched.push(key.gang.clone());
                 }
-            } else if phase.holds_resources() && !self.is_history(key) {
+            } else if phase.holds_resources() {
+                // Also of an earlier epoch: a store that was restored has not stopped those.
                 unknown.insert(key.clone());
             }
         }
@@ -70,11 +72,6 @@ impl Core {
             gang.epoch == key.epoch
                 && gang.members.get(&key.member).is_some_and(|m| m.node == *node)
         })
-    }
-
-    /// A member of an incarnation that this store has seen: its Stop is under way or done.
-    fn is_history(&self, key: &MemberKey) -> bool {
-        self.gangs.get(&key.gang).is_some_and(|gang| key.epoch < gang.epoch)
     }
 
     fn speaks_for(&self, node: &NodeId, facts: &GangFacts) -> bool {
@@ -117,28 +114,33 @@ impl Core {
         touched: &mut Vec<GangId>,
         out: &mut Effects,
     ) {
-        if self.nodes.get(node).is_none_or(|n| n.generation != report.held) {
+        let newest = self.nodes.get(node).is_some_and(|n| n.generation == report.held);
+        if !newest && !is_planted(Planted::OldReportBelieved) {
             return;
         }
-        let mut absent: Vec<MemberKey> = Vec::new();
+        let mut absent: Vec<(MemberKey, End)> = Vec::new();
         for id in self.on_node.get(node).into_iter().flatten() {
             let Some(gang) = self.gangs.get(id) else { continue };
             for (member, state) in gang.members_on(node) {
                 let key = MemberKey { gang: id.clone(), epoch: gang.epoch, member };
                 let listed = report.members.iter().any(|(reported, _)| *reported == key);
-                if state.phase.holds_resources() && !listed {
-                    absent.push(key);
+                if listed {
+                    continue;
                 }
+                let end = match &state.phase {
+                    // It comes from a node that has lost its files: no more of its logs will come.
+                    Phase::Ended(end) => End { logs_complete: true, ..end.clone() },
+                    _ => End {
+                        how: EndHow::Failed { reason: "its agent has no such member".to_owned() },
+                        asked: gang.state == GangState::Stopping,
+                        last_output: String::new(),
+                        logs_complete: true,
+                    },
+                };
+                absent.push((key, end));
             }
         }
-        for key in absent {
-            let asked = self.gangs.get(&key.gang).is_some_and(|g| g.state == GangState::Stopping);
-            let end = End {
-                how: EndHow::Failed { reason: "its agent has no such member".to_owned() },
-                asked,
-                last_output: String::new(),
-                logs_complete: true,
-            };
+        for (key, end) in absent {
             if self.apply_phase(&key, Phase::Ended(end), out) {
                 touched.push(key.gang);
             }
@@ -324,7 +326,9 @@ impl Core {
         self.put(Write::Job(Arc::new(stopping)), out);
         self.set_job_state(job_id, JobState::Stopping, actor, outcome.sentence(), now, out);
         self.set_gang_state(&gang.id, GangState::Stopping, now, out);
-        self.touch_nodes(&gang.nodes(), out);
+        if !is_planted(Planted::GenerationForgotten) {
+            self.touch_nodes(&gang.nodes(), out);
+        }
         self.end_guests_of(&job, &outcome, actor, now, out);
         self.settle(&gang.id, now, out);
     }
@@ -347,6 +351,7 @@ impl Core {
             let lost = node.is_none_or(|n| n.reachability == Reachability::Lost || n.revoked);
             all_done &= ended && complete;
             job_done &= (ended && (complete || waited)) || lost;
+            all_done |= lost && is_planted(Planted::LostIsStopped);
         }
         let Some(job) = self.jobs.get(&gang.job).cloned() else { return };
         let Some(outcome) = job.outcome.clone() else { return };

@@ -31,6 +31,7 @@ mod nodes;
 pub mod order;
 pub mod overtaking;
 pub mod placement;
+pub mod planted;
 pub mod policy;
 pub mod pools;
 mod preemption;
@@ -53,11 +54,12 @@ use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
 use forecast::History;
-use gang::{Gang, GangState};
+use gang::{Gang, GangState, Phase};
 use holdings::Holdings;
 use job::{Attempt, Job, JobState, Place};
 use node::{NetworkKey, Node};
 use overtaking::Overtaken;
+use planted::{Planted, is_planted};
 use policy::Policy;
 use pools::PoolRecord;
 use projects::ProjectRecord;
@@ -389,7 +391,11 @@ impl Core {
         let old: Vec<_> = self
             .idempotency
             .iter()
-            .filter(|(_, r)| now.wall_ms > r.created.wall_ms + credential::IDEMPOTENCY_MS)
+            .filter(|(_, record)| {
+                // A wall clock that is set must not make a repeated request a new one.
+                let age_ms = now.boot_ms.saturating_sub(record.created.boot_ms);
+                age_ms > credential::IDEMPOTENCY_MS
+            })
             .map(|(key, _)| key.clone())
             .collect();
         for (user, key) in old {
@@ -478,6 +484,12 @@ impl Core {
                     let secrets = self.secrets_of(job)?;
                     let guests = self.desired_guests(gang);
                     Desired::Run { job: job.clone(), gang: gang.clone(), secrets, guests }
+                }
+                GangState::Stopping
+                    if is_planted(Planted::StopDroppedEarly)
+                        && gang.members_on(node).all(|(_, m)| m.phase == Phase::Stopping) =>
+                {
+                    return None;
                 }
                 GangState::Stopping | GangState::Stopped => {
                     Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }

@@ -7,15 +7,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
-const CRATES: [&str; 9] = [
+const CRATES: [&str; 11] = [
     "common",
     "spec",
     "tree",
     "coordinator/core",
-    "simulate",
     "coordinator",
+    "simulate",
+    "agent/core",
     "agent",
     "cli",
+    "fleet/simulation",
     "fleet",
 ];
 /// Not modules of a crate but its roots; the map may name them.
