@@ -8,7 +8,6 @@
 pub mod code;
 pub mod collectors;
 pub mod config;
-pub mod core;
 pub mod doctor;
 pub mod driver;
 pub mod durable;
@@ -26,6 +25,8 @@ pub mod supervisor;
 pub mod tail;
 pub mod telemetry;
 pub mod translate;
+
+pub use gangline_agent_core as core;
 
 #[cfg(test)]
 mod sample;

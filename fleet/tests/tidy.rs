@@ -38,7 +38,7 @@ fn a_core_imports_only_itself_ids_and_time() {
     let mut seen = 0;
     let mut broken = Vec::new();
     for (package, under) in
-        [("coordinator/core", "coordinator/core/src/"), ("agent", "agent/src/core/")]
+        [("coordinator/core", "coordinator/core/src/"), ("agent/core", "agent/core/src/")]
     {
         let dependencies = repository::dependencies(package);
         for source in sources().iter().filter(|source| source.path.starts_with(under)) {
