@@ -6,6 +6,8 @@ use std::time::Duration;
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberId, MemberKey};
 use gangline_common::time::Timestamp;
 
+use super::planted::{Planted, is_planted};
+
 /// A complete desired state of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredSet {
@@ -176,6 +178,7 @@ impl Member {
         let refused = match &self.phase {
             Phase::Waiting => return None,
             Phase::Ended(end) if !end.ran => return None,
+            Phase::Starting if is_planted(Planted::StartNotStored) => return None,
             Phase::Refused(refusal) => Some(refusal.clone()),
             Phase::Adopting
             | Phase::Starting

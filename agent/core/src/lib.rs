@@ -8,6 +8,7 @@
 pub mod assignment;
 pub mod effect;
 pub mod event;
+pub mod planted;
 pub mod reconcile;
 
 #[cfg(test)]
@@ -23,6 +24,7 @@ use gangline_common::time::Timestamp;
 use assignment::{DesiredSet, End, GangOrder, Member, Order, Phase, Refusal, Release, Seen};
 use effect::{Effect, Effects};
 use event::{Durable, Event, MemberChange};
+use planted::{Planted, is_planted};
 use reconcile::{Action, Situation, decide};
 
 /// Most gangs of one desired state.
@@ -187,10 +189,10 @@ impl Core {
             (
                 Phase::Adopting | Phase::Starting | Phase::Running { .. } | Phase::Stopping,
                 MemberChange::Stopping,
-            ) => Phase::Stopping,
+            ) if !is_planted(Planted::EndedBeforeReaped) => Phase::Stopping,
             (
                 Phase::Adopting | Phase::Starting | Phase::Running { .. } | Phase::Stopping,
-                MemberChange::Ended,
+                MemberChange::Ended | MemberChange::Stopping,
             ) => {
                 let stopped = member.stop_sent.is_some();
                 let taken_along = stopped && self.shutting_down && !ordered;
@@ -324,7 +326,9 @@ impl Core {
         for order in self.desired.values() {
             let Order::Run(run) = &order.order else { continue };
             let refusal = match self.seen.get(&order.gang) {
-                Some(seen) if seen.epoch > order.epoch => {
+                Some(seen)
+                    if seen.epoch > order.epoch && !is_planted(Planted::LowerEpochAccepted) =>
+                {
                     Some(Refusal::StaleEpoch { highest: seen.epoch })
                 }
                 Some(seen) if seen.epoch == order.epoch && seen.closed => {

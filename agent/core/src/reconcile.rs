@@ -7,6 +7,7 @@ use gangline_common::ids::{GangId, GpuId, MemberKey};
 use gangline_common::time::Timestamp;
 
 use super::assignment::{GangOrder, Member, Order, Phase, Refusal, Release};
+use super::planted::{Planted, is_planted};
 
 /// A stop that shows no effect for this long is asked for again (asking twice does no harm).
 pub const STOP_REPEAT_MS: u64 = 30_000;
@@ -52,6 +53,10 @@ pub fn decide(situation: Situation<'_>) -> Vec<Action> {
 
 fn must_end(situation: &Situation<'_>, key: &MemberKey) -> bool {
     // A gang that is not listed is not ordered to end: absence is never a stop.
+    let absent = !situation.desired.contains_key(&key.gang);
+    if absent && is_planted(Planted::AbsenceIsStop) {
+        return true;
+    }
     situation.shutting_down || situation.desired.get(&key.gang).is_some_and(|order| order.ends(key))
 }
 

@@ -11,6 +11,7 @@ use super::event::{EntrypointFact, GangFacts, Report};
 use super::gang::{End, EndHow, Gang, GangState, Phase};
 use super::job::{Attempt, GuestPhase, Job, JobState, Launcher, Outcome};
 use super::node::Reachability;
+use super::planted::{Planted, is_planted};
 use super::{Core, QUARANTINE_MS, Quarantine};
 
 /// After the last process has gone, a job waits this long for the rest of its logs.
@@ -117,7 +118,8 @@ impl Core {
         touched: &mut Vec<GangId>,
         out: &mut Effects,
     ) {
-        if self.nodes.get(node).is_none_or(|n| n.generation != report.held) {
+        let newest = self.nodes.get(node).is_some_and(|n| n.generation == report.held);
+        if !newest && !is_planted(Planted::OldReportBelieved) {
             return;
         }
         let mut absent: Vec<MemberKey> = Vec::new();
@@ -324,7 +326,9 @@ impl Core {
         self.put(Write::Job(Arc::new(stopping)), out);
         self.set_job_state(job_id, JobState::Stopping, actor, outcome.sentence(), now, out);
         self.set_gang_state(&gang.id, GangState::Stopping, now, out);
-        self.touch_nodes(&gang.nodes(), out);
+        if !is_planted(Planted::GenerationForgotten) {
+            self.touch_nodes(&gang.nodes(), out);
+        }
         self.end_guests_of(&job, &outcome, actor, now, out);
         self.settle(&gang.id, now, out);
     }
@@ -347,6 +351,7 @@ impl Core {
             let lost = node.is_none_or(|n| n.reachability == Reachability::Lost || n.revoked);
             all_done &= ended && complete;
             job_done &= (ended && (complete || waited)) || lost;
+            all_done |= lost && is_planted(Planted::LostIsStopped);
         }
         let Some(job) = self.jobs.get(&gang.job).cloned() else { return };
         let Some(outcome) = job.outcome.clone() else { return };

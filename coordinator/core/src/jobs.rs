@@ -11,6 +11,7 @@ use super::effect::{Answer, Effects, Rejected, Write};
 use super::event::{RequestId, Submission};
 use super::gang::GangState;
 use super::job::{Job, JobState, Outcome, Transition, remember};
+use super::planted::{Planted, is_planted};
 use super::{Core, LIVE_JOB_LIMIT};
 
 impl Core {
@@ -229,6 +230,9 @@ impl Core {
         out: &mut Effects,
     ) {
         let Some(job) = self.jobs.get(id) else { return };
+        if is_planted(Planted::CancelForgotten) {
+            return;
+        }
         if job.outcome.as_ref().is_some_and(|outcome| outcome.terminal_state().is_none()) {
             let mut job = Job::clone(job);
             job.reason = outcome.sentence();
@@ -292,8 +296,11 @@ impl Core {
     pub(super) fn expire_time_limits(&mut self, now: Timestamp, out: &mut Effects) {
         let due = |job: &Job| {
             let (limit, running) = (job.request.timeout_ms?, job.running?);
-            (running.ms(now) >= limit)
-                .then(|| format!("its time limit of {} s is over", limit / 1000))
+            let ran_ms = match (is_planted(Planted::LimitByWallClock), job.started) {
+                (true, Some(started)) => now.wall_ms.saturating_sub(started.wall_ms),
+                _ => running.ms(now),
+            };
+            (ran_ms >= limit).then(|| format!("its time limit of {} s is over", limit / 1000))
         };
         let due: Vec<_> = self
             .timed_jobs

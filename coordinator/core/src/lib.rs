@@ -31,6 +31,7 @@ mod nodes;
 pub mod order;
 pub mod overtaking;
 pub mod placement;
+pub mod planted;
 pub mod policy;
 pub mod pools;
 mod preemption;
@@ -53,11 +54,12 @@ use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
 use forecast::History;
-use gang::{Gang, GangState};
+use gang::{Gang, GangState, Phase};
 use holdings::Holdings;
 use job::{Attempt, Job, JobState, Place};
 use node::{NetworkKey, Node};
 use overtaking::Overtaken;
+use planted::{Planted, is_planted};
 use policy::Policy;
 use pools::PoolRecord;
 use projects::ProjectRecord;
@@ -478,6 +480,12 @@ impl Core {
                     let secrets = self.secrets_of(job)?;
                     let guests = self.desired_guests(gang);
                     Desired::Run { job: job.clone(), gang: gang.clone(), secrets, guests }
+                }
+                GangState::Stopping
+                    if is_planted(Planted::StopDroppedEarly)
+                        && gang.members_on(node).all(|(_, m)| m.phase == Phase::Stopping) =>
+                {
+                    return None;
                 }
                 GangState::Stopping | GangState::Stopped => {
                     Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }

@@ -15,6 +15,7 @@ use super::gang::GangState;
 use super::job::Outcome;
 use super::node::{Cordon, Drain, Lifecycle, Node};
 use super::nodes::note;
+use super::planted::{Planted, is_planted};
 
 /// Labels that operators may give to one node.
 pub const NODE_LABEL_LIMIT: usize = 64;
@@ -75,7 +76,10 @@ impl Core {
         };
         note(&mut node, now, word, &by, detail.clone());
         self.audit(actor, action, format!("node {}", node.name), &detail, now, out);
-        self.put(Write::Node(Arc::new(node)), out);
+        match is_planted(Planted::CordonNotStored) {
+            true => self.restore(Write::Node(Arc::new(node))),
+            false => self.put(Write::Node(Arc::new(node)), out),
+        }
         self.ask_for_scheduling();
         out.replies.push((request, Answer::Done));
     }

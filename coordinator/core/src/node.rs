@@ -7,6 +7,7 @@ use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberKey, NodeId, 
 use gangline_common::time::Timestamp;
 
 use super::job::Transition;
+use super::planted::{Planted, is_planted};
 
 /// Without word for this long a node gets no new work.
 pub const SUSPECT_AFTER_MS: u64 = 3_000;
@@ -174,7 +175,7 @@ impl Node {
     pub fn is_open(&self) -> bool {
         self.reachability == Reachability::Reachable
             && self.lifecycle == Lifecycle::Online
-            && self.cordon.is_none()
+            && (self.cordon.is_none() || is_planted(Planted::CordonIgnored))
             && !self.revoked
             && self.is_introduced()
             && self.unknown.is_empty()

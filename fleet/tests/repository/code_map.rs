@@ -7,11 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
-const CRATES: [&str; 9] = [
-    "common",
-    "spec",
-    "tree",
-    "coordinator/core",
 const CRATES: [&str; 10] = [
     "common",
     "spec",
@@ -20,10 +15,6 @@ const CRATES: [&str; 10] = [
     "coordinator",
     "simulate",
     "agent/core",
-    "agent",
-    "cli",
-    "fleet",
-];
     "agent",
     "cli",
     "fleet",
