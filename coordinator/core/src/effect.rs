@@ -319,6 +319,8 @@ impl Write {
                     guest.since.boot_ms = now.boot_ms;
                 }
             }
+            // Remembered for longer then, never for less.
+            Write::Idempotency(record) if rebooted => record.created.boot_ms = now.boot_ms,
             Write::Job(_)
             | Write::Attempt(_)
             | Write::Gang(_)

@@ -391,7 +391,11 @@ impl Core {
         let old: Vec<_> = self
             .idempotency
             .iter()
-            .filter(|(_, r)| now.wall_ms > r.created.wall_ms + credential::IDEMPOTENCY_MS)
+            .filter(|(_, record)| {
+                // A wall clock that is set must not make a repeated request a new one.
+                let age_ms = now.boot_ms.saturating_sub(record.created.boot_ms);
+                age_ms > credential::IDEMPOTENCY_MS
+            })
             .map(|(key, _)| key.clone())
             .collect();
         for (user, key) in old {
