@@ -106,11 +106,17 @@ fn restore(store: &mut Store) -> Result<Core, StoreError> {
     let mut core = Core::new(store.meta.era, now);
     let boot_id = gangline_common::time::boot_id().unwrap_or_default();
     let rebooted = store.meta.boot_id != boot_id;
+    let mut begun_again = Vec::new();
     for mut write in store.load()? {
         write.begin_again(now, rebooted);
+        if rebooted {
+            begun_again.push(write.clone());
+        }
         core.restore(write);
     }
     if rebooted {
+        // Or the next start of this boot would find the times of the boot before.
+        store.commit(&begun_again)?;
         store.meta.boot_id = boot_id;
         store.write_meta()?;
     }
@@ -170,5 +176,38 @@ impl Loop {
                 let _ = sender.send(answer);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::credential::IdempotencyRecord;
+    use crate::core::effect::Write;
+
+    /// Times of the boot before must not come back with the second start of a boot.
+    #[test]
+    fn a_start_after_a_boot_stores_the_times_that_it_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store.redb");
+        let long_ago = Timestamp { boot_ms: u64::MAX / 2, wall_ms: 1 };
+        let record = IdempotencyRecord {
+            user: "alice".to_owned(),
+            key: "k".to_owned(),
+            body_sha256: [1; 32],
+            made: "j1".to_owned(),
+            created: long_ago,
+        };
+        let mut store = Store::open(&path, false, "c").unwrap();
+        store.commit(&[Write::Idempotency(record)]).unwrap();
+        store.meta.boot_id = "the boot before".to_owned();
+        store.write_meta().unwrap();
+        restore(&mut store).unwrap();
+        drop(store);
+        let store = Store::open(&path, false, "c").unwrap();
+        assert_eq!(Some(store.meta.boot_id.clone()), gangline_common::time::boot_id());
+        let rows = store.load().unwrap();
+        let [Write::Idempotency(record)] = rows.as_slice() else { panic!("{rows:?}") };
+        assert!(record.created.boot_ms <= Timestamp::now().boot_ms);
     }
 }
