@@ -2,16 +2,16 @@
 
 mod support;
 
-use gangline_common::ids::PortBlock;
+use gangline_common::ids::{Generation, JobId, PortBlock};
 use gangline_coordinator::board::Board;
-use gangline_coordinator::core::QUARANTINE_MS;
 use gangline_coordinator::core::effect::{Answer, Effects, Rejected};
 use gangline_coordinator::core::event::{EntrypointFact, Event};
 use gangline_coordinator::core::gang::{EndHow, GangState, Phase};
 use gangline_coordinator::core::job::{JobState, Outcome};
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{LOST_AFTER_MS, Reachability, SUSPECT_AFTER_MS};
-use support::{Fleet, ended};
+use gangline_coordinator::core::{Core, QUARANTINE_MS};
+use support::{Fleet, ended, stored};
 
 const COMMAND: &str = "{name: c, resources: {nnodes: 2, gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"]}";
 const RAY: &str = "{name: r, resources: {nnodes: 2, gpus_per_node: 4}, run: python x.py}";
@@ -539,4 +539,43 @@ fn a_job_that_went_back_to_the_queue_has_its_whole_time_again() {
     fleet.beat(15);
     fleet.settle();
     assert_eq!(fleet.state("moves"), JobState::Timeout);
+}
+
+/// F5 with F15: a clock that is set does not make a repeated request a new one.
+#[test]
+fn a_repeated_submission_is_the_same_job_whatever_the_wall_clock_says() {
+    let mut fleet = Fleet::new();
+    let key = Some(("k".to_owned(), [1; 32]));
+    fleet.submit_with_key("j1", COMMAND, key.clone());
+    fleet.now.wall_ms += 365 * 24 * 3_600_000;
+    fleet.wait_ms(1_000);
+    let again = fleet.submit_with_key("j2", COMMAND, key.clone());
+    assert_eq!(again, Answer::Submitted { job: JobId::new("j1").unwrap() });
+    // After a day it is forgotten.
+    fleet.wait_ms(24 * 3_600_000);
+    fleet.wait_ms(1_000);
+    let new = fleet.submit_with_key("j2", COMMAND, key);
+    assert_eq!(new, Answer::Submitted { job: JobId::new("j2").unwrap() });
+}
+
+/// F46: what a restored store has its nodes do is newer than everything that they were told.
+#[test]
+fn a_restored_store_numbers_generations_above_those_that_agents_hold() {
+    let mut fleet = Fleet::new();
+    fleet.add_node("a", 4, false);
+    let mut restored = Core::new(2, fleet.now);
+    for mut write in stored(&fleet.core) {
+        write.begin_again(fleet.now, false);
+        restored.restore(write);
+    }
+    (fleet.core, fleet.replayed) = (restored, Core::new(2, fleet.now));
+    for write in stored(&fleet.core) {
+        fleet.replayed.restore(write);
+    }
+    fleet.agents.get_mut("a").unwrap().held = Generation { era: 1, n: 9 };
+    fleet.connect("a");
+    fleet.deliver("a");
+    fleet.report("a");
+    assert!(fleet.agents["a"].held > Generation { era: 1, n: 9 });
+    assert_eq!(fleet.node("a").generation, fleet.agents["a"].held);
 }

@@ -150,6 +150,10 @@ impl Core {
             self.capacity.mark(id);
         }
         self.set_reachability(id, Reachability::Reachable, now, out);
+        // A store that was restored numbers anew, above everything that the agent may hold.
+        if self.nodes.get(id).is_some_and(|node| node.generation.era < self.era) {
+            self.touch_nodes(std::slice::from_ref(id), out);
+        }
         self.push_later(id);
         out.replies.push((request, Answer::Connected));
     }
