@@ -1,0 +1,41 @@
+//! Processes of one member as the kernel has them, with everything that they started.
+
+use gangline_common::ids::{GpuId, PortBlock};
+use gangline_core::gang::EndHow;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The shim lives, the main process not yet.
+    Spawning,
+    Running,
+    /// The main process is gone, the shim kills what is left.
+    Sweeping,
+    /// Nothing is left but the record of the end.
+    Gone,
+}
+
+/// All processes of a member: one shim and what is below it.
+#[derive(Debug, Clone)]
+pub struct Process {
+    pub gpus: Vec<GpuId>,
+    pub ports: PortBlock,
+    pub is_head: bool,
+    pub stage: Stage,
+    pub pid: u32,
+    /// When it moves on by itself.
+    pub due_ms: Option<u64>,
+    /// How it ends, or has ended.
+    pub exit: EndHow,
+    /// Its end was asked for.
+    pub stopping: bool,
+    /// A process of it cannot be killed before this moment.
+    pub stuck_until_ms: u64,
+    /// How long its main process runs; absent for one that runs until it is stopped.
+    pub run_ms: Option<u64>,
+}
+
+impl Process {
+    pub fn is_alive(&self) -> bool {
+        self.stage != Stage::Gone
+    }
+}
