@@ -579,3 +579,29 @@ fn a_restored_store_numbers_generations_above_those_that_agents_hold() {
     assert!(fleet.agents["a"].held > Generation { era: 1, n: 9 });
     assert_eq!(fleet.node("a").generation, fleet.agents["a"].held);
 }
+
+/// The files of a node are lost with the end of a log that only it had: the job goes on all the same.
+#[test]
+fn logs_that_can_never_come_hold_up_nothing() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    fleet.maintain("a", Maintenance::Drain { why: "fan".into(), deadline_ms: Some(0) });
+    fleet.beat(1);
+    for name in ["a", "b"] {
+        fleet.deliver(name);
+        for phase in fleet.agents.get_mut(name).unwrap().members.values_mut() {
+            let Phase::Ended(end) = phase else { panic!("{phase:?}") };
+            end.logs_complete = false;
+        }
+        fleet.report(name);
+    }
+    assert_eq!(fleet.state("j1"), JobState::Stopping);
+    fleet.agents.get_mut("a").unwrap().members.clear();
+    fleet.report("a");
+    for phase in fleet.agents.get_mut("b").unwrap().members.values_mut() {
+        *phase = ended(EndHow::Signalled { signal: 15 }, true);
+    }
+    fleet.report("b");
+    assert_eq!(fleet.state("j1"), JobState::Pending);
+}

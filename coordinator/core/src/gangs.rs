@@ -122,25 +122,29 @@ impl Core {
         if !newest && !is_planted(Planted::OldReportBelieved) {
             return;
         }
-        let mut absent: Vec<MemberKey> = Vec::new();
+        let mut absent: Vec<(MemberKey, End)> = Vec::new();
         for id in self.on_node.get(node).into_iter().flatten() {
             let Some(gang) = self.gangs.get(id) else { continue };
             for (member, state) in gang.members_on(node) {
                 let key = MemberKey { gang: id.clone(), epoch: gang.epoch, member };
                 let listed = report.members.iter().any(|(reported, _)| *reported == key);
-                if state.phase.holds_resources() && !listed {
-                    absent.push(key);
+                if listed {
+                    continue;
                 }
+                let end = match &state.phase {
+                    // It comes from a node that has lost its files: no more of its logs will come.
+                    Phase::Ended(end) => End { logs_complete: true, ..end.clone() },
+                    _ => End {
+                        how: EndHow::Failed { reason: "its agent has no such member".to_owned() },
+                        asked: gang.state == GangState::Stopping,
+                        last_output: String::new(),
+                        logs_complete: true,
+                    },
+                };
+                absent.push((key, end));
             }
         }
-        for key in absent {
-            let asked = self.gangs.get(&key.gang).is_some_and(|g| g.state == GangState::Stopping);
-            let end = End {
-                how: EndHow::Failed { reason: "its agent has no such member".to_owned() },
-                asked,
-                last_output: String::new(),
-                logs_complete: true,
-            };
+        for (key, end) in absent {
             if self.apply_phase(&key, Phase::Ended(end), out) {
                 touched.push(key.gang);
             }
