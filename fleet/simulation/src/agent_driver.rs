@@ -386,8 +386,10 @@ impl World<'_> {
             return self.fail(|| format!("no assignment of {key} is at hand"));
         };
         let Some(member) = plan.gang.members.get(&key.member) else { return };
-        let refusal = if sim.strangers > 0 {
-            sim.strangers -= 1;
+        let taken = self.check_ports(node, &key, member.ports);
+        let sim = &mut self.nodes[node];
+        let refusal = if taken || sim.strangers > 0 {
+            sim.strangers = sim.strangers.saturating_sub(1);
             self.tally.note("fault: port of a block bound by a stranger");
             Some(Refusal::PortBusy { port: member.ports.base })
         } else if self.random.per_mille(5) && !self.is_healing {
@@ -420,7 +422,7 @@ impl World<'_> {
             stuck_until_ms: 0,
             run_ms: run_ms.map(|ms| ms + jitter),
         };
-        self.check_spawn(node, &key, &process);
+        self.check_spawn(&key, &process);
         self.nodes[node].processes.insert(key.clone(), process);
         self.tally.note("process started");
         let wait = due_ms - self.now_ms;

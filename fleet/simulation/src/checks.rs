@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberKey, NodeId};
+use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberKey, NodeId, PortBlock};
 use gangline_core::Core;
 use gangline_core::effect::{Desired, Push, Write};
 use gangline_core::gang::{Gang, GangState, Phase};
@@ -245,10 +245,7 @@ impl World<'_> {
     pub fn check_committed(&mut self, write: &Write) {
         let Write::Gang(gang) = write else { return };
         let committed = self.checks.committed.entry(gang.id.clone()).or_insert(gang.epoch);
-        if gang.epoch > *committed {
-            *committed = gang.epoch;
-            self.checks.diverged.remove(&gang.id);
-        }
+        *committed = gang.epoch.max(*committed);
         if matches!(gang.state, GangState::Stopping | GangState::Stopped) {
             let stopped = (gang.epoch, self.now_ms);
             let known = self.checks.stopped.entry(gang.id.clone()).or_insert(stopped);
@@ -348,21 +345,29 @@ impl World<'_> {
     }
 
     /// Processes of a member begin to exist.
-    pub fn check_spawn(&mut self, node: usize, key: &MemberKey, process: &Process) {
+    pub fn check_spawn(&mut self, key: &MemberKey, process: &Process) {
         for gpu in &process.gpus {
             if let Some(other) = self.checks.gpus.insert(gpu.clone(), key.clone()) {
                 self.fail(|| format!("I1: {gpu} is used by {other} and by {key}"));
             }
         }
         *self.checks.alive.entry(key.gang.clone()).or_default().entry(key.epoch).or_default() += 1;
+    }
+
+    /// Whether another member has ports of the block, which its probe finds out. Only what a restored
+    /// store does not know may have them.
+    pub fn check_ports(&mut self, node: usize, key: &MemberKey, ports: PortBlock) -> bool {
         let network = self.nodes[node].inventory.network();
-        for sim in self.nodes.iter().filter(|sim| sim.inventory.network() == network) {
-            let mut others = sim.processes.iter().filter(|(_, other)| other.is_alive());
-            if let Some((other, _)) = others.find(|(_, o)| o.ports.overlaps(&process.ports)) {
-                let other = other.clone();
-                return self.fail(|| format!("ports: {other} and {key} have one block"));
-            }
+        let near = self.nodes.iter().filter(|sim| sim.inventory.network() == network);
+        let mut others = near.flat_map(|sim| &sim.processes).filter(|(_, other)| other.is_alive());
+        let Some((other, _)) = others.find(|(_, other)| other.ports.overlaps(&ports)) else {
+            return false;
+        };
+        let other = other.clone();
+        if !self.checks.diverged.contains(&other.gang) {
+            self.fail(|| format!("ports: {other} and {key} have one block"));
         }
+        true
     }
 
     /// The last process of a member is gone.
@@ -503,7 +508,8 @@ impl World<'_> {
 
     pub fn check_deeply(&mut self) {
         let Some(coordinator) = &self.coordinator else { return };
-        let broken = violations(&coordinator.core);
+        let mut broken = violations(&coordinator.core);
+        broken.extend(over_quota(&coordinator.core));
         let replayed = self.disk.core(self.clock.at(self.now_ms), self.settings.codec);
         let same = stored(&coordinator.core) == stored(&replayed);
         if !broken.is_empty() {
@@ -513,6 +519,31 @@ impl World<'_> {
             self.fail(|| "I14: the disk and the coordinator's memory differ".to_owned());
         }
     }
+}
+
+/// I13: what the gangs of a project hold together is within its maximum.
+fn over_quota(core: &Core) -> Option<String> {
+    let mut held: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    let projects: BTreeMap<&JobId, &str> =
+        core.jobs().map(|job| (&job.id, job.project.as_str())).collect();
+    let pools: BTreeMap<&NodeId, &str> = core
+        .nodes()
+        .filter_map(|node| Some((&node.id, node.inventory.as_ref()?.pool.as_str())))
+        .collect();
+    for gang in core.gangs().filter(|gang| gang.is_live()) {
+        for member in gang.members.values().filter(|member| member.phase.holds_resources()) {
+            let (Some(project), Some(pool)) = (projects.get(&gang.job), pools.get(&member.node))
+            else {
+                continue;
+            };
+            *held.entry((project, pool)).or_default() += member.gpus.len() as u32;
+        }
+    }
+    held.into_iter().find_map(|((project, pool), held)| {
+        let record = core.projects().find(|record| record.name == project)?;
+        let maximum = record.quotas.get(pool)?.maximum?;
+        (held > maximum).then(|| format!("I13: {project} holds {held} GPUs of at most {maximum}"))
+    })
 }
 
 /// The stored part of a core, in one order.
@@ -532,5 +563,6 @@ fn stored(core: &Core) -> Vec<Write> {
     let attempts = core.attempts().cloned().map(Write::Attempt);
     let gangs = core.gangs().cloned().map(Write::Gang);
     let projects = core.projects().cloned().map(Write::Project);
-    jobs.chain(attempts).chain(gangs).chain(nodes).chain(projects).collect()
+    let usage = core.usage().cloned().map(Write::Usage);
+    jobs.chain(attempts).chain(gangs).chain(nodes).chain(projects).chain(usage).collect()
 }

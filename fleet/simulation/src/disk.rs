@@ -18,6 +18,7 @@ pub(crate) enum Key {
     ApiToken(String),
     Secret(String, String),
     Project(String),
+    Usage(String),
     Idempotency(String, String),
 }
 
@@ -44,6 +45,7 @@ impl Disk {
             Write::ApiToken(token) => Key::ApiToken(token.name.clone()),
             Write::Secret(secret) => Key::Secret(secret.project.clone(), secret.name.clone()),
             Write::Project(project) => Key::Project(project.name.clone()),
+            Write::Usage(usage) => Key::Usage(usage.project.clone()),
             Write::Idempotency(entry) => Key::Idempotency(entry.user.clone(), entry.key.clone()),
             Write::Audit(_) => return,
             Write::ForgetIdempotency { user, key } => {

@@ -5,6 +5,7 @@ use gangline_common::ids::{JobId, MemberKey};
 use gangline_core::gang::{GangState, Phase};
 use gangline_core::job::{JobKind, JobState};
 use gangline_core::maintenance::Maintenance;
+use gangline_core::projects::ProjectChange;
 
 use crate::agent::Contact;
 use crate::world::World;
@@ -105,6 +106,10 @@ impl World<'_> {
         for node in 0..self.nodes.len() {
             self.maintain(node, Maintenance::Resume);
         }
+        for project in ["p1", "p2"] {
+            let quotas = [("default".to_owned(), None)].into();
+            self.change_project(project, ProjectChange { quotas, ..ProjectChange::default() });
+        }
         let Some(coordinator) = &self.coordinator else { return };
         let endless = |job: &gangline_core::job::Job| {
             let cluster = matches!(job.request.kind, JobKind::Cluster { .. });
@@ -138,7 +143,10 @@ impl World<'_> {
         let mut jobs = coordinator.core.jobs();
         let job = jobs.find(|job| !job.state.is_terminal())?;
         let which = if job.state == JobState::Pending { "I19" } else { "I20" };
-        Some(format!("{which}: {} is {:?}: {}", job.id, job.state, job.reason))
+        let why = coordinator.core.why(&job.id).map_or(job.reason.as_str(), |why| why.as_ref());
+        let gang = coordinator.core.gangs().find(|gang| gang.id == job.gang);
+        let members = gang.map(|gang| (&gang.id, gang.epoch, &gang.members));
+        Some(format!("{which}: {} is {:?}: {why} {members:?}", job.id, job.state))
     }
 
     /// I8, I21: nothing is left anywhere, and everybody knows it.

@@ -10,7 +10,7 @@ use gangline_core::effect::{Answer, Rejected};
 use gangline_core::event::{Event, RequestId, Submission};
 use gangline_core::job::{JobKind, JobRequest, JobState, Launcher};
 use gangline_core::maintenance::Maintenance;
-use gangline_core::projects::ProjectRecord;
+use gangline_core::projects::{ProjectChange, Quota};
 
 use crate::node::named;
 use crate::world::{Happening, World};
@@ -132,7 +132,7 @@ impl World<'_> {
             }
             12 | 13 => self.maintain_something(),
             14 => self.resubmit_something(),
-            15 if self.random.one_in(3) => self.set_priority_limit(),
+            15 if self.random.one_in(3) => self.decide_about_a_project(),
             _ => {}
         }
     }
@@ -204,6 +204,8 @@ impl World<'_> {
             grace_ms: *self.random.pick(&[0, 2_000, 10_000]).unwrap_or(&0),
             start_timeout_ms: 60_000,
             timeout_ms,
+            preemptible: self.random.one_in(2),
+            min_runtime_ms: self.random.one_in(4).then_some(10_000),
             ..plain_request()
         };
         let number = self.number();
@@ -297,14 +299,25 @@ impl World<'_> {
         });
     }
 
-    fn set_priority_limit(&mut self) {
-        let record = ProjectRecord {
-            name: "p1".to_owned(),
-            max_priority: *self.random.pick(&[50, 75, 90]).unwrap_or(&75),
-            set_by: "root".to_owned(),
-            set: self.clock.at(self.now_ms),
-        };
-        self.ask(Ask::Other, |request| Event::SetProject { request, record, actor: admin() });
+    fn decide_about_a_project(&mut self) {
+        let mut change = ProjectChange::default();
+        if self.random.one_in(2) {
+            change.max_priority = Some(*self.random.pick(&[50, 75, 90]).unwrap_or(&75));
+        } else {
+            let maximum = self.random.one_in(2).then(|| self.random.between(3, 12) as u32);
+            let guaranteed = self.random.below(4) as u32;
+            let quota = (!self.random.one_in(4)).then_some(Quota { guaranteed, maximum });
+            change.quotas.insert("default".to_owned(), quota);
+        }
+        let name = if self.random.one_in(2) { "p1" } else { "p2" };
+        self.change_project(name, change);
+    }
+
+    pub fn change_project(&mut self, name: &str, change: ProjectChange) {
+        self.tally.note("operator: project changed");
+        let (name, change) = (name.to_owned(), Box::new(change));
+        let actor = admin();
+        self.ask(Ask::Other, |request| Event::SetProject { request, name, change, actor });
     }
 
     // ------------------------------------------------------------ answers
@@ -399,6 +412,8 @@ fn plain_request() -> JobRequest {
         grace_ms: 0,
         start_timeout_ms: 60_000,
         timeout_ms: None,
+        preemptible: false,
+        min_runtime_ms: None,
         spec_json: "{}".to_owned(),
         submit_command: String::new(),
     }
