@@ -39,7 +39,8 @@ impl Core {
                 if self.apply_phase(key, phase.clone(), out) {
                     touched.push(key.gang.clone());
                 }
-            } else if phase.holds_resources() && !self.is_history(key) {
+            } else if phase.holds_resources() {
+                // Also of an earlier epoch: a store that was restored has not stopped those.
                 unknown.insert(key.clone());
             }
         }
@@ -71,11 +72,6 @@ impl Core {
             gang.epoch == key.epoch
                 && gang.members.get(&key.member).is_some_and(|m| m.node == *node)
         })
-    }
-
-    /// A member of an incarnation that this store has seen: its Stop is under way or done.
-    fn is_history(&self, key: &MemberKey) -> bool {
-        self.gangs.get(&key.gang).is_some_and(|gang| key.epoch < gang.epoch)
     }
 
     fn speaks_for(&self, node: &NodeId, facts: &GangFacts) -> bool {

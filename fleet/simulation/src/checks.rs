@@ -44,7 +44,8 @@ pub struct Checks {
     stopped: BTreeMap<GangId, (Epoch, u64)>,
     ended: BTreeSet<MemberKey>,
     pub acknowledged: BTreeSet<JobId>,
-    pub cancelled: BTreeSet<JobId>,
+    /// With their order of submission: an id may be given to another job.
+    pub cancelled: BTreeSet<(JobId, u64)>,
     /// Gangs about which a restored store knows less than was.
     diverged: BTreeSet<GangId>,
 
@@ -149,7 +150,8 @@ impl World<'_> {
             self.fail(|| format!("I16: the history of {} has no bound", job.id));
         }
         let again = matches!(job.state, JobState::Starting | JobState::Running);
-        if again && before != Some(JobState::Starting) && self.checks.cancelled.contains(&job.id) {
+        let cancelled = self.checks.cancelled.contains(&(job.id.clone(), job.sequence));
+        if again && before != Some(JobState::Starting) && cancelled {
             self.fail(|| format!("I7: {} was cancelled and starts", job.id));
         }
         if job.state == JobState::Stopping
@@ -511,12 +513,18 @@ impl World<'_> {
         let mut broken = violations(&coordinator.core);
         broken.extend(over_quota(&coordinator.core));
         let replayed = self.disk.core(self.clock.at(self.now_ms), self.settings.codec);
-        let same = stored(&coordinator.core) == stored(&replayed);
+        let (memory, disk) = (stored(&coordinator.core), stored(&replayed));
+        let differs = memory.iter().zip(&disk).find(|(memory, disk)| memory != disk);
+        let differs = match differs {
+            Some((memory, disk)) => Some(format!("{memory:?} on the disk is {disk:?}")),
+            None if memory.len() != disk.len() => Some("one has more".to_owned()),
+            None => None,
+        };
         if !broken.is_empty() {
             return self.fail(|| format!("the coordinator's books: {broken:?}"));
         }
-        if !same {
-            self.fail(|| "I14: the disk and the coordinator's memory differ".to_owned());
+        if let Some(differs) = differs {
+            self.fail(|| format!("I14: the memory and the disk differ: {differs}"));
         }
     }
 }

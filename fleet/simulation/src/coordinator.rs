@@ -171,7 +171,7 @@ impl World<'_> {
     }
 
     /// The batch becomes durable, then the rest of it is acted on.
-    fn commit(&mut self) {
+    pub fn commit(&mut self) {
         let Some(coordinator) = &mut self.coordinator else { return };
         coordinator.gathering = false;
         let batch = std::mem::take(&mut coordinator.batch);

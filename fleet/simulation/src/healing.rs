@@ -22,10 +22,12 @@ impl World<'_> {
         self.is_healing = true;
         self.mend();
         self.until(CONNECTED_MS, Self::unconnected)?;
+        self.commit();
         self.check_deeply();
         self.operators_tidy_up();
         self.until(DRAINED_MS, Self::unfinished)?;
         self.until(QUIET_MS, Self::left_behind)?;
+        self.commit();
         self.check_deeply();
         self.broken.take().map_or(Ok(()), Err)
     }

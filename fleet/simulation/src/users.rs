@@ -36,7 +36,6 @@ pub enum Ask {
 pub struct UserJob {
     request: Arc<JobRequest>,
     project: &'static str,
-    gang: GangId,
     key: Option<String>,
     /// The submission was answered.
     pub known: bool,
@@ -208,11 +207,9 @@ impl World<'_> {
             min_runtime_ms: self.random.one_in(4).then_some(10_000),
             ..plain_request()
         };
-        let number = self.number();
         let job = UserJob {
             request: Arc::new(request),
             project,
-            gang: named(GangId::new(format!("g{number}"))),
             key: self.random.one_in(2).then(|| format!("key-{id}")),
             known: false,
             run_ms,
@@ -234,9 +231,11 @@ impl World<'_> {
 
     fn submit(&mut self, id: JobId) {
         let Some(job) = self.users.jobs.get(&id).cloned() else { return };
+        // Minted for every request, as the coordinator's API does it.
+        let number = self.number();
         let submission = Submission {
             job: id.clone(),
-            gang: job.gang,
+            gang: named(GangId::new(format!("g{number}"))),
             token_seed: [3; 32],
             principal: member(job.project),
             idempotency: job.key.map(|key| (key, [9; 32])),
@@ -338,7 +337,11 @@ impl World<'_> {
             (Ask::Submit { job }, Answer::Rejected(rejected)) => self.refused(job, rejected),
             (Ask::Stop { job }, Answer::Stopping) => {
                 self.tally.note("user: job cancelled");
-                self.checks.cancelled.insert(job);
+                let core = self.coordinator.as_ref().map(|coordinator| &coordinator.core);
+                let known = core.and_then(|core| core.jobs().find(|known| known.id == job));
+                if let Some(sequence) = known.map(|known| known.sequence) {
+                    self.checks.cancelled.insert((job, sequence));
+                }
             }
             (Ask::Delete { job }, Answer::Deleted { .. }) => {
                 self.tally.note("user: job deleted");
