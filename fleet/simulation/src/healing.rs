@@ -8,7 +8,8 @@ use gangline_core::maintenance::Maintenance;
 use gangline_core::projects::ProjectChange;
 
 use crate::agent::Contact;
-use crate::world::World;
+use crate::process::Stage;
+use crate::world::{Happening, World};
 
 /// Every agent is connected and holds what is desired within this.
 const CONNECTED_MS: u64 = 60_000;
@@ -42,8 +43,18 @@ impl World<'_> {
             (sim.frozen_until_ms, sim.full_until_ms) = (0, 0);
             (sim.off_until_ms, sim.agent_away_until_ms) = (0, 0);
             sim.strangers = 0;
-            for process in sim.processes.values_mut() {
-                process.stuck_until_ms = process.stuck_until_ms.min(now_ms);
+            let mut killed = Vec::new();
+            for (key, process) in &mut sim.processes {
+                if process.stuck_until_ms > now_ms {
+                    process.stuck_until_ms = now_ms;
+                    if process.stage == Stage::Sweeping {
+                        process.due_ms = Some(now_ms + 1);
+                        killed.push(key.clone());
+                    }
+                }
+            }
+            for key in killed {
+                self.after(1, Happening::Process { node, key, due_ms: now_ms + 1 });
             }
             self.go_on(node);
             self.agent_starts(node);
