@@ -177,6 +177,11 @@ impl<M: Members> Driver<M> {
                 _ = ticks.tick() => self.step(Event::Tick, &mut effects),
             }
             for _ in 1..BATCH {
+                // What a desired state starts is started before the next one may stop it: nothing
+                // begins below an epoch that the ledger already has.
+                if !pending.is_empty() {
+                    break;
+                }
                 if let Ok(event) = self.channels.events.try_recv() {
                     self.handle_supervisor(event, &mut effects);
                 } else if let Ok(input) = self.channels.inputs.try_recv() {

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use gangline_common::time::wall_text;
 use gangline_coordinator::core::controls::Control;
-use gangline_coordinator::core::effect::Answer;
+use gangline_coordinator::core::effect::{Answer, Write};
 use gangline_coordinator::core::event::EntrypointFact;
 use gangline_coordinator::core::gang::{EndHow, Phase};
 use gangline_coordinator::core::job::{Job, JobState, Launcher};
 use gangline_coordinator::core::maintenance::Maintenance;
+use gangline_simulation::campaign;
+use gangline_simulation::world::{Length, Settings};
 use support::{Fleet, ended};
 
 /// A small generator (xorshift), so that a seed is the whole story.
@@ -323,4 +325,32 @@ fn random_histories_keep_every_invariant() {
     eprintln!(
         "{seeds} histories: {deleted} jobs deleted, {guests} submitted to clusters, {ran} ran there; {controls:?}"
     );
+}
+
+/// I14 with the fleet's simulation: every record goes through the codec, and a start makes the same
+/// core of it. Its jobs have no spec, from which a record of a job is read: theirs are in the test
+/// above.
+#[test]
+fn a_fleets_records_come_back_as_they_were() {
+    let settings = |seed| Settings {
+        seed,
+        length: Length::Events(3_000),
+        nodes: (3, 6),
+        codec: &|write| match write {
+            Write::Job(_) => write.clone(),
+            _ => support::through_the_codec(write),
+        },
+        deep_every: 200,
+        wall_jumps: true,
+        reboots: true,
+        driver_bug: None,
+        shown_from: None,
+    };
+    match campaign::run(1..=20, 2, settings, || {}, |_| {}) {
+        Ok(summary) => eprintln!("{summary}"),
+        Err(broken) => {
+            campaign::show(settings(broken.seed), &broken);
+            panic!("seed {}: {}", broken.seed, broken.what);
+        }
+    }
 }

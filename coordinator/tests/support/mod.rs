@@ -634,7 +634,7 @@ pub fn inventory(name: &str, gpus: u32, head: bool) -> Inventory {
     }
 }
 
-fn through_the_codec(write: &Write) -> Write {
+pub fn through_the_codec(write: &Write) -> Write {
     let (table, bytes) = match write {
         Write::Job(job) => ("jobs", record::encode_job(job)),
         Write::Attempt(attempt) => ("attempts", record::encode_attempt(attempt)),

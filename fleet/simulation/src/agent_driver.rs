@@ -213,9 +213,18 @@ impl World<'_> {
         let words: Vec<_> = agent.words.drain(..).collect();
         let inputs: Vec<Input> = agent.inbox.drain(..).collect();
         self.disturbed(node);
-        if !inputs.is_empty() {
+        // A batch ends with a desired state.
+        let mut batch = Vec::new();
+        for input in inputs {
+            let ends = matches!(input, Input::Desired { .. });
+            batch.push(input);
+            if ends {
+                self.run_driver(node, std::mem::take(&mut batch));
+            }
+        }
+        if !batch.is_empty() {
             self.tally.note("agent's driver took a batch");
-            self.run_driver(node, inputs);
+            self.run_driver(node, batch);
         }
         for (session, word) in words {
             self.agent_hears(node, session, word);

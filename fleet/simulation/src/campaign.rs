@@ -1,5 +1,6 @@
 //! Many seeds on several threads, and a failure told so that it can be run again.
 
+use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +19,15 @@ pub struct Summary {
     pub steps: u64,
     pub simulated_ms: u64,
     pub took: Duration,
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { tally, seeds, steps, simulated_ms, took } = self;
+        let hours = *simulated_ms as f64 / 3_600_000.0;
+        writeln!(f, "{seeds} histories, {steps} events, {hours:.1} h simulated in {took:.1?}")?;
+        write!(f, "{tally}")
+    }
 }
 
 /// Runs one history. With a failure, the steps before it are printed by a second run.

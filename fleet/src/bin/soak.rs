@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Parser;
 use gangline_fleet::api::Api;
-use gangline_fleet::build::binaries;
+use gangline_fleet::build::{binaries, workspace};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 
 #[derive(Parser)]
@@ -21,6 +21,9 @@ struct Arguments {
     /// The same seed makes the same kills.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Simulated fleets instead of real ones; what follows is for them (`--simulation --help`).
+    #[arg(long, num_args = 0.., allow_hyphen_values = true)]
+    simulation: Option<Vec<String>>,
 }
 
 /// Whom a cycle kills.
@@ -39,6 +42,9 @@ struct Tally {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
+    if let Some(further) = &arguments.simulation {
+        return simulate(further).await;
+    }
     let mut fleet = Fleet::start(binaries(false).await?, FleetOptions::default()).await?;
     for name in ["a", "b"] {
         fleet.add_agent(AgentOptions::worker(name, 0)).await?;
@@ -56,6 +62,24 @@ async fn main() -> anyhow::Result<()> {
         bail!("{} cycles made {jobs} jobs", 2 * arguments.cycles);
     }
     println!("{jobs} jobs, none lost, none doubled, no process left");
+    Ok(())
+}
+
+/// Runs the simulation, a program of its own: it is built with the switches for planted bugs, and
+/// nothing else ever is.
+async fn simulate(further: &[String]) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = tokio::process::Command::new(cargo)
+        .current_dir(workspace())
+        .args(["run", "--release", "--package", "gangline-simulation"])
+        .args(["--features", "planted", "--bin", "histories", "--"])
+        .args(further)
+        .status()
+        .await
+        .context("cargo is needed to build the simulation")?;
+    if !status.success() {
+        bail!("the simulation found something, or could not run");
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "common",
     "spec",
     "tree",
@@ -17,6 +17,7 @@ const CRATES: [&str; 10] = [
     "agent/core",
     "agent",
     "cli",
+    "fleet/simulation",
     "fleet",
 ];
 /// Not modules of a crate but its roots; the map may name them.
