@@ -19,6 +19,7 @@ pub(crate) enum Key {
     Secret(String, String),
     Project(String),
     Usage(String),
+    Pool(String),
     Idempotency(String, String),
 }
 
@@ -46,6 +47,8 @@ impl Disk {
             Write::Secret(secret) => Key::Secret(secret.project.clone(), secret.name.clone()),
             Write::Project(project) => Key::Project(project.name.clone()),
             Write::Usage(usage) => Key::Usage(usage.project.clone()),
+            Write::Pool(pool) => Key::Pool(pool.name.clone()),
+            Write::ForgetPool { name } => return self.forget(&Key::Pool(name.clone())),
             Write::Idempotency(entry) => Key::Idempotency(entry.user.clone(), entry.key.clone()),
             Write::Audit(_) => return,
             Write::ForgetIdempotency { user, key } => {
