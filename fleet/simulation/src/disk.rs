@@ -30,11 +30,13 @@ pub struct Disk {
     pub(crate) records: BTreeMap<Key, Write>,
 }
 
-impl Disk {
-    pub fn new() -> Self {
+impl Default for Disk {
+    fn default() -> Self {
         Disk { era: 1, records: BTreeMap::new() }
     }
+}
 
+impl Disk {
     /// Makes one write of a batch durable.
     pub fn apply(&mut self, write: &Write) {
         let key = match write {

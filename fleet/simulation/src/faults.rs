@@ -21,6 +21,8 @@ pub struct Weather {
     pub coordinator_away_until_ms: u64,
     /// The coordinator's machine was started again.
     pub coordinator_rebooted: bool,
+    /// It was, at any time.
+    pub has_rebooted: bool,
     /// Copies of the store, taken now and then.
     backups: Vec<Disk>,
 }
@@ -37,6 +39,7 @@ impl Weather {
             user_pause_ms: *random.pick(&[1_500, 4_000, 12_000]).unwrap_or(&4_000),
             coordinator_away_until_ms: 0,
             coordinator_rebooted: false,
+            has_rebooted: false,
             backups: Vec::new(),
         }
     }
@@ -158,6 +161,7 @@ impl World<'_> {
                 self.kill_coordinator();
                 self.clock.reboot(self.now_ms);
                 self.weather.coordinator_rebooted = true;
+            self.weather.has_rebooted = true;
                 self.weather.coordinator_away_until_ms = self.now_ms + away;
             }
             _ => {
@@ -284,6 +288,7 @@ impl World<'_> {
         if self.settings.reboots {
             self.clock.reboot(self.now_ms);
             self.weather.coordinator_rebooted = true;
+            self.weather.has_rebooted = true;
         }
         self.weather.coordinator_away_until_ms = self.now_ms + 3_000;
     }

@@ -117,10 +117,11 @@ impl World<'_> {
             states.iter().filter(|(_, s)| !s.is_terminal()).map(|(id, _)| id.clone()).collect();
         let ended: Vec<JobId> =
             states.iter().filter(|(_, s)| s.is_terminal()).map(|(id, _)| id.clone()).collect();
-        if live.len() + ended.len() >= KNOWN_JOBS || (!ended.is_empty() && self.random.one_in(6)) {
-            if let Some(job) = self.random.pick(&ended).cloned() {
-                self.delete(job);
-            }
+        let many = live.len() + ended.len() >= KNOWN_JOBS;
+        if (many || (!ended.is_empty() && self.random.one_in(6)))
+            && let Some(job) = self.random.pick(&ended).cloned()
+        {
+            self.delete(job);
         }
         match self.random.below(20) {
             0..=9 if live.len() < LIVE_JOBS => self.submit_something(),

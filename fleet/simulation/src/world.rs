@@ -201,7 +201,7 @@ impl<'a> World<'a> {
             nodes,
             coordinator: None,
             clock: Clock::new(5_000_000),
-            disk: Disk::new(),
+            disk: Disk::default(),
             clusters: BTreeMap::new(),
             users: Users::default(),
             weather,
