@@ -161,7 +161,7 @@ impl World<'_> {
                 self.kill_coordinator();
                 self.clock.reboot(self.now_ms);
                 self.weather.coordinator_rebooted = true;
-            self.weather.has_rebooted = true;
+                self.weather.has_rebooted = true;
                 self.weather.coordinator_away_until_ms = self.now_ms + away;
             }
             _ => {
