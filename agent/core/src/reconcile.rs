@@ -111,12 +111,14 @@ fn start_waiting(situation: &Situation<'_>, actions: &mut Vec<Action>) {
     }
 }
 
-/// Whether a member that stops by itself without contact may begin: it has contact now.
+/// Whether a member may begin. After a restart of the agent the coordinator must have spoken: the
+/// machine may have started again too, and then what the ledger says counts as ended. A member that
+/// stops by itself without contact needs it now.
 fn has_contact(situation: &Situation<'_>, key: &MemberKey) -> bool {
     let Some(GangOrder { order: Order::Run(run), .. }) = situation.desired.get(&key.gang) else {
         return false;
     };
-    let Some(within) = run.contact_within else { return true };
+    let Some(within) = run.contact_within else { return situation.informed };
     let within_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let until = situation.contact.map(|contact| contact.saturating_add(within_ms));
     situation.informed && until.is_some_and(|until| situation.now.boot_ms < until)

@@ -395,8 +395,6 @@ impl World<'_> {
 /// Everything that the simulation does not vary.
 fn plain_request() -> JobRequest {
     JobRequest {
-        // Members here have no shim that could stop them by itself.
-        on_disconnect: OnDisconnect::Keep { no_witness: false },
         name: String::new(),
         kind: JobKind::Job,
         priority: 50,
@@ -424,6 +422,8 @@ fn plain_request() -> JobRequest {
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),
+        // The deadlines of shims are not simulated: nothing stops by itself.
+        on_disconnect: OnDisconnect::Keep { no_witness: false },
         grace_ms: 0,
         start_timeout_ms: 60_000,
         timeout_ms: None,
