@@ -1,8 +1,8 @@
 //! Who was overtaken by how much: the bound on waiting that needs no forecast.
 //!
 //! While a gang waits, GPUs work for jobs that come before it in the queue and for jobs that come
-//! after it and fitted earlier. Both are counted. A gang that was overtaken by more than half as much
-//! work as was done ahead of it is *due*: from then on nodes are kept for it. So small jobs fill what a
+//! after it and fitted earlier. Both are counted. A gang that was overtaken by more than a sixth of the
+//! work that was done ahead of it is *due*: from then on nodes are kept for it. So small jobs fill what a
 //! large gang cannot use yet, and no gang waits much longer than in strict order.
 
 use std::collections::BTreeMap;
@@ -18,6 +18,9 @@ use super::preemption::gpus_of;
 /// How often the work is counted, at least this long apart; and so much longer for each waiting job.
 const COUNT_EVERY_MS: u64 = 10_000;
 const COUNT_EACH_MS: u64 = 20;
+/// A gang may be overtaken by this part of the work ahead of it. With a half large gangs of recorded
+/// workloads ended so late that GPUs stood idle at the end; with an eighth small ones waited longer.
+const SHARE: u64 = 6;
 /// Every gang may be overtaken by its own GPUs' work of this long.
 const SLACK_MS: u64 = 600_000;
 
@@ -90,7 +93,7 @@ impl Core {
         }
         let Some(overtaken) = self.overtaken.get(&job.id) else { return false };
         let slack = u64::from(gpus_of(job).max(1)).saturating_mul(SLACK_MS);
-        overtaken.behind > (overtaken.ahead / 2).saturating_add(slack)
+        overtaken.behind > (overtaken.ahead / SHARE).saturating_add(slack)
     }
 
     /// Work that was done before and beside a job that waits.
