@@ -6,8 +6,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
+
+/// Makes the names of this process's networks differ.
+static NETWORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A bridge with hosts on it; the coordinator runs on the bridge's own address.
 pub struct Network {
@@ -57,7 +61,9 @@ fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
 impl Network {
     /// A bridge at 10.231.N.1 with this many hosts at 10.231.N.11, .12, ...
     pub fn create(hosts: u8) -> anyhow::Result<Network> {
-        let subnet = (std::process::id() % 250) as u8;
+        // The tests of one program run side by side.
+        let number = NETWORKS.fetch_add(97, Ordering::Relaxed);
+        let subnet = (std::process::id().wrapping_add(number) % 250) as u8;
         let bridge = format!("glb{subnet}");
         let mut network = Network { bridge: bridge.clone(), subnet, hosts: Vec::new() };
         run("ip", &["link", "add", &bridge, "type", "bridge"])?;
