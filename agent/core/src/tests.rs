@@ -484,3 +484,18 @@ fn after_a_restart_nothing_starts_before_the_coordinator_has_spoken() {
     assert_touches_no_process(&node.on(Event::Contact { boot_ms }));
     assert_starts(&node.desires(1, vec![cut_off_after_30_s(run("g", 1, &["a"]))]), &key("g", 1));
 }
+
+/// The machine may have started again with the agent: then the coordinator counts as ended what the
+/// ledger says, and a start from it would be beside what comes next.
+#[test]
+fn a_member_that_waited_over_a_restart_waits_for_the_coordinator() {
+    let mut node = Node::new();
+    node.desires(1, vec![run("old", 1, &["a"])]);
+    node.runs(key("old", 1));
+    let wanted = || vec![stop("old", 1), run("g", 1, &["a"])];
+    node.desires(2, wanted());
+    node.restarts();
+    assert_touches_no_process(&node.ends(key("old", 1)));
+    assert_touches_no_process(&node.on(Event::Tick));
+    assert_starts(&node.desires(2, wanted()), &key("g", 1));
+}

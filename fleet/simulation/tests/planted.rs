@@ -6,7 +6,7 @@ use gangline_simulation::world::{Length, Settings};
 
 /// Most seeds that are tried for one bug; `cargo soak` tries more. Which seed finds a bug changes with
 /// every change of the cores, so none is written down.
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 500;
 
 fn settings(seed: u64) -> Settings<'static> {
     Settings {
