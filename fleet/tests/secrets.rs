@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -76,6 +77,10 @@ fn assert_clean_text(place: &str, bytes: &[u8]) {
 /// Searches every file below `place`; the names of those with `word`.
 fn search(place: &Path, word: &str, found: &mut Vec<String>) -> TestResult {
     if !place.is_dir() {
+        // A socket has no contents; what goes through it is answers to whoever owns the store.
+        if std::fs::symlink_metadata(place)?.file_type().is_socket() {
+            return Ok(());
+        }
         let bytes = std::fs::read(place).with_context(|| place.display().to_string())?;
         assert_clean_text(&place.display().to_string(), &bytes);
         if holds(&bytes, word) {
