@@ -29,7 +29,8 @@ pub(super) fn may_share(request: &JobRequest, slot: &Slot, gone: u32) -> bool {
     slot.gangs <= gone || !slot.held_whole && !is_exclusive(request, &slot.kind)
 }
 
-fn label<'a>(kind: &'a Kind, key: &str) -> Option<&'a str> {
+/// The value of a label, if nodes of this kind have it.
+pub(super) fn label<'a>(kind: &'a Kind, key: &str) -> Option<&'a str> {
     kind.labels.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
 

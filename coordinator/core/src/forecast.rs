@@ -103,7 +103,6 @@ pub struct Reservation {
     pub gpus: u32,
     /// On the boot clock.
     pub at_ms: u64,
-    pub pool: String,
 }
 
 /// When which gang is supposed to have gone; the first first.
@@ -183,7 +182,7 @@ impl Core {
             // Who wants whole nodes must not find a small gang there that came meanwhile.
             let whole = request.exclusive == Some(true);
             let gpus = if whole { u32::MAX } else { request.gpus_per_node };
-            Some(Reservation { nodes, gpus, at_ms, pool: pool.to_owned() })
+            Some(Reservation { nodes, gpus, at_ms })
         };
         for slot in open_for(job, &self.capacity).filter(|slot| !is_kept(&slot.node)) {
             let nodes = found.entry(&slot.kind.pool).or_default();
@@ -251,5 +250,5 @@ fn open_for<'a>(job: &'a Job, capacity: &'a Capacity) -> impl Iterator<Item = &'
     });
     nodes
         .filter_map(|(_, node)| capacity.slot(node))
-        .filter(|slot| !job.request.exclude_nodes.iter().any(|name| **name == *slot.name))
+        .filter(|slot| !job.request.excludes(&slot.name))
 }

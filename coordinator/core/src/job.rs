@@ -99,6 +99,11 @@ impl JobRequest {
     pub fn may_use(&self, pool: &str) -> bool {
         self.pools.is_empty() || self.pools.iter().any(|wanted| wanted == pool)
     }
+
+    /// Whether the node of this name is left out.
+    pub fn excludes(&self, node: &str) -> bool {
+        self.exclude_nodes.iter().any(|excluded| excluded == node)
+    }
 }
 
 /// What a job is.

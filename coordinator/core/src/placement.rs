@@ -11,7 +11,7 @@ use std::sync::Arc;
 use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
 
 use super::capacity::{Capacity, Group, Kind, Slot};
-use super::constraints::{is_exclusive, nobody_has, shared, unlike};
+use super::constraints::{is_exclusive, label, nobody_has, shared, unlike};
 use super::job::{JobRequest, Launcher};
 use super::node::NetworkKey;
 use super::topology::{Topology, labels};
@@ -55,11 +55,6 @@ pub struct Room<'a> {
     pub gpus_in_pool: &'a dyn Fn(&str) -> u32,
     /// Nodes that are kept for somebody else.
     pub is_kept: &'a dyn Fn(&NodeId) -> bool,
-}
-
-impl Room<'_> {
-    /// Whatever is free.
-    pub const ALL: Room<'static> = Room { gpus_in_pool: &|_| u32::MAX, is_kept: &|_| false };
 }
 
 /// The nodes of a gang, in the order of its ranks.
@@ -171,7 +166,7 @@ impl<'a> Search<'a, '_> {
 
     fn is_open_for(&self, slot: &Slot) -> bool {
         !(self.room.is_kept)(&slot.node)
-            && !self.request.exclude_nodes.iter().any(|name| **name == *slot.name)
+            && !self.request.excludes(&slot.name)
             && taken(self.request, slot).is_none()
     }
 }
@@ -183,43 +178,33 @@ fn together<'a>(
     found: &[&Slot],
     wanted: Option<Topology>,
 ) -> Vec<&'a Slot> {
-    let domain = |slot: &Slot, label: &str| -> Option<String> {
-        let labels = &slot.kind.labels;
-        labels.iter().find(|(name, _)| name == label).map(|(_, value)| value.clone())
-    };
-    let mut chosen: Vec<&Slot> = Vec::new();
     let mut rest = fitting;
-    for label in labels(wanted) {
-        let mut domains: BTreeMap<String, usize> = BTreeMap::new();
-        for slot in &rest {
-            if let Some(domain) = domain(slot, label) {
-                *domains.entry(domain).or_default() += 1;
-            }
+    for key in labels(wanted) {
+        let mut domains: BTreeMap<&str, usize> = BTreeMap::new();
+        for domain in rest.iter().filter_map(|slot| label(&slot.kind, key)) {
+            *domains.entry(domain).or_default() += 1;
         }
-        let near = |name: &str| {
-            found.iter().filter(|slot| domain(slot, label).as_deref() == Some(name)).count()
-        };
-        let large_enough = domains.iter().filter(|(_, count)| **count >= missing);
+        let near =
+            |name: &str| found.iter().filter(|slot| label(&slot.kind, key) == Some(name)).count();
+        let large_enough = domains.into_iter().filter(|(_, count)| *count >= missing);
         // Nearest to what was found; then the one that is used up most.
-        let best = large_enough.min_by_key(|(name, count)| (usize::MAX - near(name), **count));
+        let best = large_enough.min_by_key(|(name, count)| (usize::MAX - near(name), *count));
         if let Some((best, _)) = best {
-            rest.retain(|slot| domain(slot, label).as_ref() == Some(best));
+            rest.retain(|slot| label(&slot.kind, key) == Some(best));
             break;
         }
     }
     // Without one domain that holds all: the largest first, so that there are few.
-    let mut sizes: BTreeMap<&Arc<Kind>, usize> = BTreeMap::new();
+    let mut sizes: BTreeMap<&Kind, usize> = BTreeMap::new();
     for slot in &rest {
         *sizes.entry(&slot.kind).or_default() += 1;
     }
-    let sizes: BTreeMap<Arc<Kind>, usize> =
-        sizes.into_iter().map(|(kind, size)| (kind.clone(), size)).collect();
     rest.sort_by(|a, b| {
-        let size = |slot: &Slot| sizes.get(&slot.kind).copied().unwrap_or_default();
+        let size = |slot: &Slot| sizes.get(&*slot.kind).copied().unwrap_or_default();
         (size(b), &a.kind, &a.name).cmp(&(size(a), &b.kind, &b.name))
     });
-    chosen.extend(rest.into_iter().take(missing));
-    chosen
+    rest.truncate(missing);
+    rest
 }
 
 /// The shares of a gang on the nodes that were found for it, with a port block each.
@@ -263,9 +248,7 @@ pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String>
         if mismatch(request, kind).is_some() {
             continue;
         }
-        let excluded = |(name, _): &&(Arc<str>, NodeId)| {
-            request.exclude_nodes.iter().any(|excluded| **excluded == **name)
-        };
+        let excluded = |(name, _): &&(Arc<str>, NodeId)| request.excludes(name);
         let left_out = match request.exclude_nodes.is_empty() {
             true => 0,
             false => group.all.iter().filter(excluded).count(),
@@ -348,7 +331,7 @@ pub fn unfit(request: &JobRequest, slot: &Slot, room: &Room<'_>) -> Option<Strin
 
 /// The first check that a node fails even when it is free.
 pub(super) fn never(request: &JobRequest, slot: &Slot) -> Option<String> {
-    let excluded = request.exclude_nodes.iter().any(|name| **name == *slot.name);
+    let excluded = request.excludes(&slot.name);
     mismatch(request, &slot.kind).or_else(|| excluded.then(|| "excluded by the job".to_owned()))
 }
 

@@ -8,25 +8,9 @@ use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
 use crate::table::Table;
 
-const COLUMNS: [&str; 16] = [
-    "REPLAY",
-    "JOBS",
-    "UNFINISHED",
-    "MAKESPAN",
-    "GPU%",
-    "WAIT",
-    "P50",
-    "P90",
-    "P99",
-    "MAX",
-    "JCT",
-    "P50",
-    "P90",
-    "P99",
-    "PREEMPTED",
-    "LOST GPUh",
-];
-const WIDE: [&str; 20] = [
+/// The columns that every table has, and those of wide ones behind them.
+const USUAL: usize = 16;
+static COLUMNS: [&str; 20] = [
     "REPLAY",
     "JOBS",
     "UNFINISHED",
@@ -90,7 +74,8 @@ pub(super) fn object(report: &Report) -> Result<Value, CliError> {
 }
 
 pub(super) fn table(screen: &Screen) -> Table {
-    Table::new(if screen.is_wide() { &WIDE } else { &COLUMNS }, screen.width())
+    let (usual, _) = COLUMNS.split_at(USUAL);
+    Table::new(if screen.is_wide() { &COLUMNS } else { usual }, screen.width())
 }
 
 pub(super) fn row(first: String, report: &Report, screen: &Screen) -> Vec<String> {
