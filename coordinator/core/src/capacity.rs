@@ -26,9 +26,13 @@ pub struct Kind {
     pub labels: Vec<(String, String)>,
 }
 
+/// A node's number here, for as long as the core lives.
+pub(super) type SlotIndex = usize;
+
 /// One node as placement sees it.
 #[derive(Debug, Clone)]
 pub struct Slot {
+    pub index: SlotIndex,
     pub node: NodeId,
     pub name: Arc<str>,
     pub kind: Arc<Kind>,
@@ -64,19 +68,21 @@ struct Claim {
 #[derive(Debug, Default)]
 pub struct Group {
     /// All that are not revoked, by name.
-    pub all: BTreeSet<(Arc<str>, NodeId)>,
+    pub all: BTreeSet<(Arc<str>, SlotIndex)>,
     /// Open ones by their number of free GPUs.
-    pub open: BTreeMap<u32, BTreeSet<(Arc<str>, NodeId)>>,
+    pub open: BTreeMap<u32, BTreeSet<(Arc<str>, SlotIndex)>>,
 }
 
 #[derive(Debug, Default)]
 pub struct Capacity {
-    slots: BTreeMap<NodeId, Slot>,
+    /// By index; empty where a node has no inventory yet.
+    slots: Vec<Option<Slot>>,
+    indexes: BTreeMap<NodeId, SlotIndex>,
     groups: BTreeMap<Arc<Kind>, Group>,
-    by_name: BTreeSet<(Arc<str>, NodeId)>,
+    by_name: BTreeSet<(Arc<str>, SlotIndex)>,
     /// Open nodes that take Ray heads: those with the fewest first.
-    heads: BTreeSet<(u32, Arc<str>, NodeId)>,
-    networks: BTreeMap<NetworkKey, BTreeSet<NodeId>>,
+    heads: BTreeSet<(u32, Arc<str>, SlotIndex)>,
+    networks: BTreeMap<NetworkKey, BTreeSet<SlotIndex>>,
     /// Nodes that report a GPU, in the order of joining. More than one means a clone or a node that
     /// came back under another name.
     claims: BTreeMap<GpuId, BTreeSet<(u64, NodeId)>>,
@@ -93,12 +99,21 @@ impl Capacity {
     }
 
     pub fn slot(&self, node: &NodeId) -> Option<&Slot> {
-        self.slots.get(node)
+        self.at(*self.indexes.get(node)?)
+    }
+
+    pub fn at(&self, index: SlotIndex) -> Option<&Slot> {
+        self.slots.get(index)?.as_ref()
+    }
+
+    /// One more than the highest index.
+    pub fn indexes(&self) -> usize {
+        self.slots.len()
     }
 
     /// In the order of their names.
     pub fn slots(&self) -> impl Iterator<Item = &Slot> {
-        self.by_name.iter().filter_map(|(_, node)| self.slots.get(node))
+        self.by_name.iter().filter_map(|(_, index)| self.at(*index))
     }
 
     /// Nodes that are not revoked.
@@ -119,22 +134,23 @@ impl Capacity {
 
     /// The open node for one more Ray head: the one that has fewest.
     pub fn head_nodes(&self) -> impl Iterator<Item = &Slot> {
-        self.heads.iter().filter_map(|(_, _, node)| self.slots.get(node))
+        self.heads.iter().filter_map(|(_, _, index)| self.at(*index))
     }
 
     /// Blocks in use in one network namespace.
     pub fn blocks_in<'a>(&'a self, network: &NetworkKey) -> impl Iterator<Item = PortBlock> + 'a {
         let nodes = self.networks.get(network).into_iter().flatten();
-        nodes.filter_map(|node| self.slots.get(node)).flat_map(|slot| slot.blocks.iter().copied())
+        nodes.filter_map(|index| self.at(*index)).flat_map(|slot| slot.blocks.iter().copied())
     }
 
     fn remove(&mut self, node: &NodeId) {
-        let Some(slot) = self.slots.remove(node) else { return };
-        let key = (slot.name.clone(), slot.node.clone());
+        let index = self.indexes.get(node).copied();
+        let Some(slot) = index.and_then(|index| self.slots.get_mut(index)?.take()) else { return };
+        let key = (slot.name.clone(), slot.index);
         self.by_name.remove(&key);
-        self.heads.remove(&(slot.heads, slot.name.clone(), slot.node.clone()));
+        self.heads.remove(&(slot.heads, slot.name.clone(), slot.index));
         if let Some(nodes) = self.networks.get_mut(&slot.network) {
-            nodes.remove(node);
+            nodes.remove(&slot.index);
             if nodes.is_empty() {
                 self.networks.remove(&slot.network);
             }
@@ -155,11 +171,12 @@ impl Capacity {
     }
 
     fn insert(&mut self, slot: Slot) {
-        let key = (slot.name.clone(), slot.node.clone());
+        let index = slot.index;
+        let key = (slot.name.clone(), index);
         self.by_name.insert(key.clone());
-        self.networks.entry(slot.network.clone()).or_default().insert(slot.node.clone());
+        self.networks.entry(slot.network.clone()).or_default().insert(index);
         if slot.closed.is_none() && slot.head_role {
-            self.heads.insert((slot.heads, slot.name.clone(), slot.node.clone()));
+            self.heads.insert((slot.heads, slot.name.clone(), index));
         }
         if !slot.revoked {
             let group = self.groups.entry(slot.kind.clone()).or_default();
@@ -168,7 +185,19 @@ impl Capacity {
                 group.open.entry(slot.free_gpus.len() as u32).or_default().insert(key);
             }
         }
-        self.slots.insert(slot.node.clone(), slot);
+        if let Some(place) = self.slots.get_mut(index) {
+            *place = Some(slot);
+        }
+    }
+
+    fn index_of(&mut self, node: &NodeId) -> SlotIndex {
+        if let Some(index) = self.indexes.get(node) {
+            return *index;
+        }
+        let index = self.slots.len();
+        self.slots.push(None);
+        self.indexes.insert(node.clone(), index);
+        index
     }
 
     /// Takes note of the GPUs that a node reports, and marks who reports one of them too.
@@ -223,14 +252,15 @@ impl Core {
         }
         for id in std::mem::take(&mut self.capacity.changed) {
             self.capacity.remove(&id);
-            let Some(node) = self.nodes.get(&id) else { continue };
+            let Some(node) = self.nodes.get(&id).cloned() else { continue };
             let Some(inventory) = &node.inventory else { continue };
-            let slot = self.look_at(node, inventory);
+            let index = self.capacity.index_of(&id);
+            let slot = self.look_at(&node, inventory, index);
             self.capacity.insert(slot);
         }
     }
 
-    fn look_at(&self, node: &Node, inventory: &Inventory) -> Slot {
+    fn look_at(&self, node: &Node, inventory: &Inventory, index: SlotIndex) -> Slot {
         let mut used: BTreeSet<&GpuId> = BTreeSet::new();
         let (mut cpus, mut memory, mut heads) = (0u32, 0u64, 0u32);
         let (mut gangs, mut held_whole) = (0u32, false);
@@ -272,6 +302,7 @@ impl Core {
             None => Arc::new(kind),
         };
         Slot {
+            index,
             node: node.id.clone(),
             name: Arc::from(node.name.as_str()),
             kind,

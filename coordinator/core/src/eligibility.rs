@@ -111,7 +111,7 @@ impl Core {
             } else if let (Some(limit), Some(eligible)) = (job.request.max_wait_ms, job.eligible)
                 && eligible.ms(now) >= limit
             {
-                let why = self.why.get(&job.id);
+                let why = self.why(&job.id);
                 let reason = why.map_or_else(|| job.reason.clone(), |why| why.to_string());
                 overdue.push((job.id.clone(), limit, reason));
             }

@@ -1,16 +1,18 @@
 //! Why a job waits, when it will start, and what would help: asked of the checks that decide.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use gangline_common::ids::{GangId, JobId, NodeId};
+use gangline_common::ids::{JobId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
+use super::capacity::{Slot, SlotIndex};
 use super::effect::{Answer, Effects, Rejected};
 use super::event::RequestId;
 use super::forecast::{Basis, UNKNOWN_MS};
+use super::holdings::Holding;
 use super::job::{Job, JobRequest, JobState};
 use super::order::Standing;
 use super::placement::{Room, fit, never, out_of_reach, unfit};
@@ -182,7 +184,7 @@ impl Core {
         }
         let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
         let kept = self.kept_for_those_ahead(ahead, now);
-        let is_kept = |node: &NodeId| kept.contains_key(node);
+        let is_kept = |slot: &Slot| kept.contains(&slot.index);
         let room = Room { gpus_in_pool: &in_pool, is_kept: &is_kept };
         explanation.nodes = self.node_groups(&job.request, &room);
         if let Some(reason) = out_of_reach(&job.request, &self.capacity) {
@@ -213,7 +215,7 @@ impl Core {
             let at = queue.partition_point(|other| {
                 u32::from(other.priority) + u32::from(other.age) >= u32::from(job.request.priority)
             });
-            queue.insert(at, super::order::plain(job));
+            queue.insert(at, Standing::plain(job));
         }
         queue
     }
@@ -268,14 +270,13 @@ impl Core {
     }
 
     /// Nodes that are kept for due gangs that are looked at earlier.
-    fn kept_for_those_ahead(&self, ahead: &[Standing], now: Timestamp) -> BTreeMap<NodeId, JobId> {
-        let mut kept: BTreeMap<NodeId, JobId> = BTreeMap::new();
+    fn kept_for_those_ahead(&self, ahead: &[Standing], now: Timestamp) -> BTreeSet<SlotIndex> {
+        let mut kept = BTreeSet::new();
         let due = ahead.iter().map(|standing| &standing.job).filter(|job| self.is_due(job));
         let ends = self.expected_ends(now);
         for job in due.take(super::schedule::RESERVATION_LIMIT) {
-            let is_kept = |node: &NodeId| kept.contains_key(node);
-            if let Some(reservation) = self.reserve(job, &ends, &is_kept, now) {
-                kept.extend(reservation.nodes.into_iter().map(|node| (node, job.id.clone())));
+            if let Some(reservation) = self.reserve(job, &ends, &|slot| kept.contains(&slot), now) {
+                kept.extend(reservation.slots);
             }
         }
         kept
@@ -349,7 +350,7 @@ impl Core {
             .map(|slot| (&slot.node, slot.free_gpus.len()))
             .collect();
         let mut ends: BinaryHeap<Reverse<Ending<'_>>> =
-            self.holdings.gangs().filter_map(|(id, _)| self.end_of(id, now)).map(Reverse).collect();
+            self.holdings.all().map(|holding| Reverse(self.end_of(holding, now))).collect();
         let counts = |job: &&Arc<Job>| job.cluster.is_none() && job.eligible.is_some();
         let gangs = ahead.iter().map(|standing| &standing.job).filter(counts);
         let mut waiting: Vec<&Arc<Job>> = gangs.chain([job]).collect();
@@ -394,20 +395,17 @@ impl Core {
 
     /// When a gang is supposed to have gone, whose it is, whether anything is known about that, and
     /// what it leaves.
-    fn end_of(&self, gang: &GangId, now: Timestamp) -> Option<Ending<'_>> {
-        let end = self.expected_end(gang, now)?;
-        let gang = self.gangs.get(gang)?;
-        let job = self.jobs.get(&gang.job)?;
-        let sure = match self.estimate(job) {
-            Some(estimate) => match estimate.from {
-                Basis::Timeout | Basis::History(_) => true,
-            },
-            None => job.state == JobState::Stopping,
+    fn end_of(&self, holding: &Holding, now: Timestamp) -> Ending<'_> {
+        let sure = match holding.estimate.map(|estimate| estimate.from) {
+            Some(Basis::Timeout | Basis::History(_)) => true,
+            None => holding.job.state == JobState::Stopping,
         };
-        let members = gang.members.values().filter(|member| member.phase.holds_resources());
-        let open = |node: &&NodeId| self.capacity.slot(node).is_some_and(|s| s.closed.is_none());
-        let freed = members.map(|m| (&m.node, m.gpus.len())).filter(|(node, _)| open(node));
-        Some(Ending { at_ms: end, job: job.id.clone(), sure, freed: freed.collect() })
+        let open = holding.shares.iter().filter_map(|share| {
+            let slot = self.capacity.at(share.slot).filter(|slot| slot.closed.is_none())?;
+            Some((&slot.node, share.gpus))
+        });
+        let (at_ms, job) = (self.expected_end(holding, now), holding.job.id.clone());
+        Ending { at_ms, job, sure, freed: open.collect() }
     }
 
     /// The nodes that a job would take of these free GPUs.

@@ -5,14 +5,15 @@
 //! the queue less tight, no more.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use gangline_common::ids::{GangId, MemberId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
-use super::capacity::{Capacity, Slot};
+use super::capacity::{Capacity, Slot, SlotIndex};
 use super::constraints::may_share;
 use super::gang::GangState;
+use super::holdings::Holding;
 use super::job::{Job, JobState};
 use super::placement::never;
 
@@ -49,6 +50,8 @@ pub struct History {
     sorts: BTreeMap<Sort, Ran>,
     by_use: BTreeSet<(u64, Sort)>,
     clock: u64,
+    /// Projects of whose jobs more, or less, is known than at the last look.
+    pub(super) changed: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +63,9 @@ struct Ran {
 impl History {
     fn remember(&mut self, sort: Sort, ms: u64) {
         self.clock += 1;
+        if !self.changed.contains(&sort.0) {
+            self.changed.insert(sort.0.clone());
+        }
         let ran = self.sorts.entry(sort.clone()).or_default();
         self.by_use.remove(&(ran.used, sort.clone()));
         ran.used = self.clock;
@@ -72,6 +78,7 @@ impl History {
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
             self.sorts.remove(&oldest);
+            self.changed.insert(oldest.0);
         }
     }
 
@@ -97,8 +104,8 @@ fn sorts_of(job: &Job) -> [Sort; 3] {
 
 /// Nodes that are kept for a gang that waits, and from when it can use them.
 #[derive(Debug, Clone)]
-pub struct Reservation {
-    pub nodes: BTreeSet<NodeId>,
+pub(super) struct Reservation {
+    pub slots: Vec<SlotIndex>,
     /// GPUs on each; `u32::MAX` for the whole node.
     pub gpus: u32,
     /// On the boot clock.
@@ -106,7 +113,7 @@ pub struct Reservation {
 }
 
 /// When which gang is supposed to have gone; the first first.
-pub type Ends = Vec<(u64, GangId)>;
+pub(super) type Ends = Vec<(u64, Arc<Holding>)>;
 
 impl Core {
     /// Takes note of how long a job ran that has just succeeded.
@@ -134,16 +141,15 @@ impl Core {
     }
 
     /// When a gang is supposed to have gone, on the boot clock.
-    pub(super) fn expected_end(&self, gang: &GangId, now: Timestamp) -> Option<u64> {
-        let gang = self.gangs.get(gang)?;
-        let job = self.jobs.get(&gang.job)?;
+    pub(super) fn expected_end(&self, holding: &Holding, now: Timestamp) -> u64 {
+        let (gang, job) = (&holding.gang, &holding.job);
         if gang.state == GangState::Stopping {
             let grace = gang.since.boot_ms.saturating_add(job.request.grace_ms);
-            return Some(grace.max(now.boot_ms.saturating_add(1000)));
+            return grace.max(now.boot_ms.saturating_add(1000));
         }
         let ran =
             now.ms_since(job.started.filter(|_| job.state == JobState::Running).unwrap_or(now));
-        let left = match self.estimate(job) {
+        let left = match holding.estimate {
             Some(estimate) if estimate.ms > ran => estimate.ms - ran,
             // It is later than was supposed: by how much, nobody knows.
             Some(_) => (ran / 2).max(OVERTIME_MS),
@@ -152,15 +158,15 @@ impl Core {
         };
         let limit = job.request.timeout_ms.map(|limit| limit.saturating_sub(ran));
         let left = limit.map_or(left, |limit| left.min(limit));
-        Some(now.boot_ms.saturating_add(left))
+        now.boot_ms.saturating_add(left)
     }
 
     /// When every gang that holds GPUs is supposed to have gone.
     pub(super) fn expected_ends(&self, now: Timestamp) -> Ends {
-        let gangs = self.holdings.gangs().map(|(gang, _)| gang);
+        let ends = self.holdings.all();
         let mut ends: Ends =
-            gangs.filter_map(|gang| Some((self.expected_end(gang, now)?, gang.clone()))).collect();
-        ends.sort();
+            ends.map(|holding| (self.expected_end(holding, now), holding.clone())).collect();
+        ends.sort_by(|a, b| (a.0, &a.1.gang.id).cmp(&(b.0, &b.1.gang.id)));
         ends
     }
 
@@ -169,51 +175,51 @@ impl Core {
         &self,
         job: &Job,
         ends: &Ends,
-        is_kept: &dyn Fn(&NodeId) -> bool,
+        is_kept: &dyn Fn(SlotIndex) -> bool,
         now: Timestamp,
     ) -> Option<Reservation> {
         let request = &job.request;
         let wanted = request.nnodes as usize;
-        let mut free: BTreeMap<&NodeId, Freed> = BTreeMap::new();
-        let mut found: BTreeMap<&str, BTreeSet<NodeId>> = BTreeMap::new();
-        let reserved = |found: &BTreeMap<&str, BTreeSet<NodeId>>, pool: &str, at_ms: u64| {
-            let nodes = found.get(pool).filter(|nodes| nodes.len() >= wanted)?;
-            let nodes = nodes.clone();
-            // Who wants whole nodes must not find a small gang there that came meanwhile.
-            let whole = request.exclusive == Some(true);
-            let gpus = if whole { u32::MAX } else { request.gpus_per_node };
-            Some(Reservation { nodes, gpus, at_ms })
-        };
-        for slot in open_for(job, &self.capacity).filter(|slot| !is_kept(&slot.node)) {
-            let nodes = found.entry(&slot.kind.pool).or_default();
-            if Freed::default().is_enough(job, slot) && nodes.len() < wanted {
-                nodes.insert(slot.node.clone());
+        // Who wants whole nodes must not find a small gang there that came meanwhile.
+        let gpus = if request.exclusive == Some(true) { u32::MAX } else { request.gpus_per_node };
+        let mut found: BTreeMap<&str, Vec<SlotIndex>> = BTreeMap::new();
+        for slot in open_for(job, &self.capacity).filter(|slot| !is_kept(slot.index)) {
+            let slots = found.entry(&slot.kind.pool).or_default();
+            if Freed::default().is_enough(job, slot) && slots.len() < wanted {
+                slots.push(slot.index);
             }
         }
-        for pool in found.keys() {
-            if let Some(reservation) = reserved(&found, pool, now.boot_ms) {
-                return Some(reservation);
+        if let Some(slots) = found.values_mut().find(|slots| slots.len() >= wanted) {
+            return Some(Reservation { slots: std::mem::take(slots), gpus, at_ms: now.boot_ms });
+        }
+        let mut freed = vec![Freed::default(); self.capacity.indexes()];
+        for slot in found.values().flatten() {
+            if let Some(freed) = freed.get_mut(*slot) {
+                freed.would_do = Some(true);
+                freed.is_found = true;
             }
         }
-        for (at_ms, gang) in ends {
-            let members = self.gangs.get(gang).map(|gang| gang.members.iter());
-            let held = members.into_iter().flatten().filter(|(_, m)| m.phase.holds_resources());
-            for (id, member) in held {
-                let Some(slot) = self.capacity.slot(&member.node) else { continue };
-                if slot.closed.is_some() || never(request, slot).is_some() || is_kept(&slot.node) {
-                    continue;
-                }
-                let freed = free.entry(&member.node).or_default();
-                freed.gangs += u32::from(*id != MemberId::Head);
-                freed.gpus += member.gpus.len();
-                freed.cpus_milli = freed.cpus_milli.saturating_add(member.cpus_milli);
-                freed.memory_bytes = freed.memory_bytes.saturating_add(member.memory_bytes);
-                if freed.is_enough(job, slot) {
-                    let pool = slot.kind.pool.as_str();
-                    found.entry(pool).or_default().insert(slot.node.clone());
-                    if let Some(reservation) = reserved(&found, pool, *at_ms) {
-                        return Some(reservation);
-                    }
+        for (at_ms, share) in ends.iter().flat_map(|(at, end)| end.shares.iter().map(|s| (*at, s))) {
+            let Some(freed) = freed.get_mut(share.slot) else { continue };
+            let Some(slot) = self.capacity.at(share.slot).filter(|_| !freed.is_found) else {
+                continue;
+            };
+            let would_do = *freed.would_do.get_or_insert_with(|| {
+                slot.closed.is_none() && never(request, slot).is_none() && !is_kept(slot.index)
+            });
+            if !would_do {
+                continue;
+            }
+            freed.gangs += u32::from(share.is_rank);
+            freed.gpus += share.gpus;
+            freed.cpus_milli = freed.cpus_milli.saturating_add(share.cpus_milli);
+            freed.memory_bytes = freed.memory_bytes.saturating_add(share.memory_bytes);
+            if freed.is_enough(job, slot) {
+                freed.is_found = true;
+                let slots = found.entry(&slot.kind.pool).or_default();
+                slots.push(slot.index);
+                if slots.len() >= wanted {
+                    return Some(Reservation { slots: std::mem::take(slots), gpus, at_ms });
                 }
             }
         }
@@ -224,6 +230,10 @@ impl Core {
 /// What gangs that end leave on a node, beside what is free now.
 #[derive(Debug, Clone, Copy, Default)]
 struct Freed {
+    /// Whether the node would do, once that was looked at.
+    would_do: Option<bool>,
+    /// It is one of those that were found.
+    is_found: bool,
     gangs: u32,
     gpus: usize,
     cpus_milli: u32,
@@ -249,6 +259,6 @@ fn open_for<'a>(job: &'a Job, capacity: &'a Capacity) -> impl Iterator<Item = &'
         group.open.range(job.request.gpus_per_node..).flat_map(|(_, nodes)| nodes)
     });
     nodes
-        .filter_map(|(_, node)| capacity.slot(node))
+        .filter_map(|(_, index)| capacity.at(*index))
         .filter(|slot| !job.request.excludes(&slot.name))
 }

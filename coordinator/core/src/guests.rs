@@ -477,10 +477,9 @@ impl Core {
 
     /// Guests that still wait for a cluster that has ended.
     pub(super) fn fail_waiting_guests(&mut self, cluster: &Job, now: Timestamp, out: &mut Effects) {
-        let waits = |id: &&JobId| {
-            self.jobs.get(*id).is_some_and(|job| job.cluster.as_ref() == Some(&cluster.id))
-        };
-        let waiting: Vec<JobId> = self.queue.values().filter(waits).cloned().collect();
+        let waits = |job: &&Arc<Job>| job.cluster.as_ref() == Some(&cluster.id);
+        let waiting = self.queue.guests().filter(waits).map(|job| job.id.clone());
+        let waiting: Vec<JobId> = waiting.collect();
         let cause = format!("its cluster {} ended: {}", cluster.request.name, cluster.reason);
         for id in waiting {
             self.end_job(&id, &Outcome::Failed { cause: cause.clone() }, now, out);
@@ -541,7 +540,7 @@ impl Core {
                 return None;
             };
             let gang = self.gangs.get(&job.gang).filter(|gang| gang.state == GangState::Ready)?;
-            let waiting = self.queue.values().filter_map(|id| self.jobs.get(id));
+            let waiting = self.queue.guests();
             let mut waiting = waiting.filter(|guest| guest.cluster.as_ref() == Some(&job.id));
             if self.guests.contains_key(&gang.id) || waiting.next().is_some() {
                 return None;

@@ -5,23 +5,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_common::ids::{GangId, JobId};
+use std::sync::Arc;
+
+use gangline_common::ids::{GangId, MemberId};
+use gangline_common::time::Timestamp;
 
 use super::Core;
-use super::gang::GangState;
+use super::capacity::SlotIndex;
+use super::forecast::Estimate;
+use super::gang::{Gang, GangState};
+use super::job::Job;
 
 /// What one gang holds until its processes are gone.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Holding {
-    pub job: JobId,
-    pub project: String,
+    pub job: Arc<Job>,
+    pub gang: Arc<Gang>,
+    /// When its attempt was started; absent once that has ended.
+    pub since: Option<Timestamp>,
     pub pool: String,
     pub gpus: u32,
+    /// How long its job is going to run, as of the last look.
+    pub estimate: Option<Estimate>,
+    pub shares: Vec<HeldShare>,
+}
+
+/// What one member holds of its node.
+#[derive(Debug, Clone, Copy)]
+pub struct HeldShare {
+    pub slot: SlotIndex,
+    pub is_rank: bool,
+    pub gpus: usize,
+    pub cpus_milli: u32,
+    pub memory_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 pub struct Holdings {
-    gangs: BTreeMap<GangId, Holding>,
+    gangs: BTreeMap<GangId, Arc<Holding>>,
     /// GPUs by project and pool.
     gpus: BTreeMap<String, BTreeMap<String, u32>>,
     changed: BTreeSet<GangId>,
@@ -29,11 +50,19 @@ pub struct Holdings {
 
 impl Holdings {
     pub fn mark(&mut self, gang: &GangId) {
-        self.changed.insert(gang.clone());
+        if !self.changed.contains(gang) {
+            self.changed.insert(gang.clone());
+        }
     }
 
-    pub fn gangs(&self) -> impl Iterator<Item = (&GangId, &Holding)> {
-        self.gangs.iter()
+    /// What is known now about how long jobs of a project run is other than it was.
+    fn mark_project(&mut self, project: &str) {
+        let gangs = self.gangs.iter().filter(|(_, holding)| holding.job.project == project);
+        self.changed.extend(gangs.map(|(gang, _)| gang.clone()));
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Holding>> {
+        self.gangs.values()
     }
 
     /// GPUs that a project holds in a pool.
@@ -43,31 +72,39 @@ impl Holdings {
 
     fn set(&mut self, gang: &GangId, holding: Option<Holding>) {
         if let Some(old) = self.gangs.remove(gang)
-            && let Some(pools) = self.gpus.get_mut(&old.project)
+            && let Some(pools) = self.gpus.get_mut(&old.job.project)
         {
             let left = pools.get(&old.pool).copied().unwrap_or_default().saturating_sub(old.gpus);
             if left > 0 {
-                pools.insert(old.pool, left);
+                pools.insert(old.pool.clone(), left);
             } else {
                 pools.remove(&old.pool);
             }
             if pools.is_empty() {
-                self.gpus.remove(&old.project);
+                self.gpus.remove(&old.job.project);
             }
         }
         if let Some(new) = holding {
             if new.gpus > 0 {
-                let pools = self.gpus.entry(new.project.clone()).or_default();
+                let pools = self.gpus.entry(new.job.project.clone()).or_default();
                 *pools.entry(new.pool.clone()).or_default() += new.gpus;
             }
-            self.gangs.insert(gang.clone(), new);
+            self.gangs.insert(gang.clone(), Arc::new(new));
         }
     }
 }
 
 impl Core {
-    /// Looks again at every gang that was marked.
+    /// Looks again at every gang that was marked, and at how long jobs will run of which more is known now.
     pub(super) fn refresh_holdings(&mut self) {
+        for project in std::mem::take(&mut self.history.changed) {
+            self.holdings.mark_project(&project);
+            for line in self.queue.lines_mut() {
+                if line.first().is_some_and(|job| job.project == project) {
+                    line.estimate = None;
+                }
+            }
+        }
         for id in std::mem::take(&mut self.holdings.changed) {
             let holding = self.holding(&id);
             self.holdings.set(&id, holding);
@@ -77,15 +114,30 @@ impl Core {
     fn holding(&self, id: &GangId) -> Option<Holding> {
         let gang = self.gangs.get(id).filter(|gang| gang.state != GangState::Stopped)?;
         let job = self.jobs.get(&gang.job)?;
+        let held = gang.members.iter().filter(|(_, member)| member.phase.holds_resources());
+        let shares = held.filter_map(|(id, member)| {
+            Some(HeldShare {
+                slot: self.capacity.slot(&member.node)?.index,
+                is_rank: *id != MemberId::Head,
+                gpus: member.gpus.len(),
+                cpus_milli: member.cpus_milli,
+                memory_bytes: member.memory_bytes,
+            })
+        });
+        let shares: Vec<HeldShare> = shares.collect();
         let held = gang.members.values().filter(|member| member.phase.holds_resources());
         let gpus = held.map(|member| member.gpus.len() as u32).sum();
         // A gang lies in one pool. One whose node is moved to another keeps the pool it began in.
         let known = self.holdings.gangs.get(id).map(|old| old.pool.clone());
-        let first = gang.members.get(&gangline_common::ids::MemberId::Rank(0))?;
+        let first = gang.members.get(&MemberId::Rank(0))?;
         let pool = match known {
             Some(pool) => pool,
             None => self.nodes.get(&first.node)?.pool()?.to_owned(),
         };
-        Some(Holding { job: gang.job.clone(), project: job.project.clone(), pool, gpus })
+        let attempt = self.attempts.get(&(gang.job.clone(), gang.attempt));
+        let since = attempt.filter(|attempt| attempt.ended.is_none()).map(|a| a.started);
+        let estimate = self.estimate(job);
+        let (job, gang) = (job.clone(), gang.clone());
+        Some(Holding { job, gang, since, pool, gpus, estimate, shares })
     }
 }

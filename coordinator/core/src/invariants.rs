@@ -206,7 +206,7 @@ fn guests_agree(core: &Core, found: &mut Vec<String>) {
 fn indexes_agree(core: &Core, found: &mut Vec<String>) {
     let pending: BTreeSet<&JobId> =
         core.jobs.values().filter(|j| j.state == JobState::Pending).map(|j| &j.id).collect();
-    let queued: BTreeSet<&JobId> = core.queue.values().collect();
+    let queued: BTreeSet<&JobId> = core.queue.ids().collect();
     if pending != queued {
         found.push(format!("index: queue {queued:?} but pending {pending:?}"));
     }

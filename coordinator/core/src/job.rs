@@ -139,7 +139,7 @@ pub fn written(argument: &Argument) -> String {
     argument.iter().map(piece).collect()
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Launcher {
     Ray,
     Command,

@@ -36,6 +36,7 @@ pub mod policy;
 pub mod pools;
 mod preemption;
 pub mod projects;
+mod queue;
 mod schedule;
 pub mod secrets;
 mod tokens;
@@ -56,13 +57,13 @@ use event::{Event, RequestId};
 use forecast::History;
 use gang::{Gang, GangState, Phase};
 use holdings::Holdings;
-use job::{Attempt, Job, JobState, Place};
+use job::{Attempt, Job};
 use node::{NetworkKey, Node};
-use overtaking::Overtaken;
 use planted::{Planted, is_planted};
 use policy::Policy;
 use pools::PoolRecord;
 use projects::ProjectRecord;
+use queue::Queue;
 use secrets::SecretRecord;
 use usage::Usage;
 
@@ -99,17 +100,9 @@ pub struct Core {
     pub(crate) capacity: Capacity,
     pub(crate) holdings: Holdings,
     pub(crate) history: History,
-    /// When the nodes of a gang that waits were first supposed to be free, on the boot clock: later gangs
-    /// that take longer than was supposed delay it no further.
-    pub(crate) promised: BTreeMap<JobId, u64>,
-    /// Waiting jobs for which gangs were sent back: what those leave is kept for them.
-    pub(crate) claimants: BTreeSet<JobId>,
-    pub(crate) overtaken: BTreeMap<JobId, Overtaken>,
     counted_ms: u64,
-    /// Why each waiting job waits, for readers.
-    pub(crate) why: BTreeMap<JobId, Arc<str>>,
     explaining: bool,
-    pub(crate) queue: BTreeMap<Place, JobId>,
+    pub(crate) queue: Queue,
     pub(crate) live_jobs: BTreeSet<JobId>,
     /// Jobs that the passing of time may end: running with a time limit, and standing clusters.
     pub(crate) timed_jobs: BTreeSet<JobId>,
@@ -171,7 +164,7 @@ impl Core {
 
     /// Why a waiting job waits, as of the newest pass over the queue.
     pub fn why(&self, job: &JobId) -> Option<&Arc<str>> {
-        self.why.get(job)
+        self.queue.waiting(job)?.why.as_ref()
     }
 
     /// Serves the queue in another way; for comparisons.
@@ -186,20 +179,8 @@ impl Core {
             Write::Job(job) => {
                 self.next_sequence = self.next_sequence.max(job.sequence + 1);
                 self.index_waiting(&job);
-                // Its priority may have been another one.
-                if let Some(before) = self.jobs.get(&job.id) {
-                    self.queue.remove(&before.place());
-                }
-                if job.state == JobState::Pending {
-                    self.queue.insert(job.place(), job.id.clone());
-                }
-                // Readers have the record's reason now, until the next pass.
-                self.why.remove(&job.id);
-                if job.eligible.is_none() {
-                    self.promised.remove(&job.id);
-                    self.overtaken.remove(&job.id);
-                    self.claimants.remove(&job.id);
-                }
+                self.queue.set(&job);
+                self.holdings.mark(&job.gang);
                 if job.state.is_terminal() {
                     if self.jobs.get(&job.id).is_none_or(|old| !old.state.is_terminal()) {
                         self.note_duration(&job);
@@ -217,6 +198,7 @@ impl Core {
             }
             Write::Attempt(attempt) => {
                 self.index_guest(&attempt);
+                self.holdings.mark(&attempt.gang);
                 self.attempts.insert((attempt.job.clone(), attempt.number), attempt);
             }
             Write::Gang(gang) => {
@@ -277,9 +259,8 @@ impl Core {
                 }
             }
             Write::ForgetJob { id } => {
-                if let Some(job) = self.jobs.remove(&id) {
-                    self.queue.remove(&job.place());
-                }
+                self.jobs.remove(&id);
+                self.queue.remove(&id);
                 self.last_guest_ms.remove(&id);
                 self.live_jobs.remove(&id);
                 self.timed_jobs.remove(&id);

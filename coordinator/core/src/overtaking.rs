@@ -48,29 +48,24 @@ impl Core {
         // What was done while nobody counted is counted by nobody.
         let ms = ms.min(60 * every);
         self.counted_ms = now.boot_ms;
-        if self.queue.is_empty() {
-            return self.overtaken.clear();
-        }
         let working = self.working();
-        let mut overtaken = std::mem::take(&mut self.overtaken);
-        let waiting = self.queue.values().filter_map(|id| self.jobs.get(id));
         // Nobody overtakes a job that may not start.
-        for job in waiting.filter(|job| job.eligible.is_some()) {
-            let (ahead, behind) = split(&working, job);
-            let counted = overtaken.entry(job.id.clone()).or_default();
-            counted.ahead = counted.ahead.saturating_add(ahead.saturating_mul(ms));
-            counted.behind = counted.behind.saturating_add(behind.saturating_mul(ms));
+        for line in self.queue.lines_mut() {
+            for waiting in line.members.values_mut() {
+                let (ahead, behind) = split(&working, &waiting.job);
+                let counted = &mut waiting.overtaken;
+                counted.ahead = counted.ahead.saturating_add(ahead.saturating_mul(ms));
+                counted.behind = counted.behind.saturating_add(behind.saturating_mul(ms));
+            }
         }
-        self.overtaken = overtaken;
     }
 
     fn working(&self) -> Working {
         let mut working: Working = BTreeMap::new();
-        for (_, holding) in self.holdings.gangs() {
-            let Some(job) = self.jobs.get(&holding.job) else { continue };
+        for holding in self.holdings.all() {
             let levels = working.entry(holding.pool.clone()).or_default();
-            let level = levels.entry(job.request.priority).or_default();
-            level.push((job.sequence, u64::from(holding.gpus)));
+            let level = levels.entry(holding.job.request.priority).or_default();
+            level.push((holding.job.sequence, u64::from(holding.gpus)));
         }
         for level in working.values_mut().flat_map(|levels| levels.values_mut()) {
             level.sort_unstable();
@@ -85,20 +80,15 @@ impl Core {
 
     /// Whether nodes are kept for a gang that waits.
     pub(super) fn is_due(&self, job: &Job) -> bool {
-        if job.eligible.is_none() {
-            return false;
-        }
-        if self.claimants.contains(&job.id) {
-            return true;
-        }
-        let Some(overtaken) = self.overtaken.get(&job.id) else { return false };
+        let Some(waiting) = self.queue.waiting(&job.id) else { return false };
         let slack = u64::from(gpus_of(job).max(1)).saturating_mul(SLACK_MS);
-        overtaken.behind > (overtaken.ahead / SHARE).saturating_add(slack)
+        let Overtaken { ahead, behind } = waiting.overtaken;
+        waiting.is_claimant || behind > (ahead / SHARE).saturating_add(slack)
     }
 
     /// Work that was done before and beside a job that waits.
     pub fn overtaken(&self, job: &JobId) -> Overtaken {
-        self.overtaken.get(job).copied().unwrap_or_default()
+        self.queue.waiting(job).map_or_else(Overtaken::default, |waiting| waiting.overtaken)
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
 
-use super::capacity::{Capacity, Group, Kind, Slot};
+use super::capacity::{Capacity, Group, Kind, Slot, SlotIndex};
 use super::constraints::{is_exclusive, label, nobody_has, shared, unlike};
 use super::job::{JobRequest, Launcher};
 use super::node::NetworkKey;
@@ -54,7 +54,7 @@ pub struct Room<'a> {
     /// GPUs that the job's project may still take in a pool.
     pub gpus_in_pool: &'a dyn Fn(&str) -> u32,
     /// Nodes that are kept for somebody else.
-    pub is_kept: &'a dyn Fn(&NodeId) -> bool,
+    pub is_kept: &'a dyn Fn(&Slot) -> bool,
 }
 
 /// The nodes of a gang, in the order of its ranks.
@@ -153,7 +153,7 @@ impl<'a> Search<'a, '_> {
         let apart = self.wanted > 1 && self.groups.len() > 1;
         for (_, group) in &self.groups {
             let nodes = group.open.get(&free).into_iter().flatten();
-            let slots = nodes.filter_map(|(_, node)| self.capacity.slot(node));
+            let slots = nodes.filter_map(|(_, index)| self.capacity.at(*index));
             fitting.extend(slots.filter(|slot| self.is_open_for(slot)).take(missing));
         }
         if apart && fitting.len() > missing {
@@ -165,7 +165,7 @@ impl<'a> Search<'a, '_> {
     }
 
     fn is_open_for(&self, slot: &Slot) -> bool {
-        !(self.room.is_kept)(&slot.node)
+        !(self.room.is_kept)(slot)
             && !self.request.excludes(&slot.name)
             && taken(self.request, slot).is_none()
     }
@@ -248,7 +248,7 @@ pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String>
         if mismatch(request, kind).is_some() {
             continue;
         }
-        let excluded = |(name, _): &&(Arc<str>, NodeId)| request.excludes(name);
+        let excluded = |(name, _): &&(Arc<str>, SlotIndex)| request.excludes(name);
         let left_out = match request.exclude_nodes.is_empty() {
             true => 0,
             false => group.all.iter().filter(excluded).count(),
@@ -326,7 +326,7 @@ pub fn unfit(request: &JobRequest, slot: &Slot, room: &Room<'_>) -> Option<Strin
     never(request, slot)
         .or_else(|| slot.closed.clone())
         .or_else(|| taken(request, slot))
-        .or_else(|| (room.is_kept)(&slot.node).then(|| "kept for an earlier job".to_owned()))
+        .or_else(|| (room.is_kept)(slot).then(|| "kept for an earlier job".to_owned()))
 }
 
 /// The first check that a node fails even when it is free.

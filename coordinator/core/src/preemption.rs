@@ -18,7 +18,6 @@ use super::constraints::may_share;
 use super::effect::Effects;
 use super::gang::{Gang, GangState};
 use super::job::{Job, JobState, Outcome};
-use super::order::Standing;
 use super::placement::never;
 use super::schedule::Pass;
 
@@ -36,30 +35,6 @@ struct Victim<'a> {
 }
 
 impl Core {
-    /// Marks the jobs that stay within what their project is guaranteed, in the order of the queue.
-    pub(super) fn mark_guaranteed(&self, standings: &mut [Standing], now: Timestamp) {
-        let mut planned: BTreeMap<(String, String), u32> = BTreeMap::new();
-        for standing in standings {
-            let job = standing.job.clone();
-            let gpus = gpus_of(&job);
-            if self.eligible(&job, now).is_err() {
-                continue;
-            }
-            let Some(record) = self.projects.get(&job.project) else { continue };
-            for (pool, quota) in &record.quotas {
-                let wanted = job.request.may_use(pool);
-                let key = (job.project.clone(), pool.clone());
-                let held = self.holdings.gpus(&job.project, pool);
-                let taken = held + planned.get(&key).copied().unwrap_or_default();
-                if wanted && gpus > 0 && taken.saturating_add(gpus) <= quota.guaranteed {
-                    *planned.entry(key).or_default() += gpus;
-                    standing.guaranteed = true;
-                    break;
-                }
-            }
-        }
-    }
-
     /// For the first waiting jobs with a claim: the gangs that make room for them go.
     pub(super) fn preempt(&mut self, pass: &Pass, now: Timestamp, out: &mut Effects) {
         if !self.may_preempt(pass) {
@@ -84,7 +59,9 @@ impl Core {
                 break;
             }
         }
-        self.claimants.extend(claimant_of);
+        if let Some(waiting) = claimant_of.and_then(|id| self.queue.waiting_mut(&id)) {
+            waiting.is_claimant = true;
+        }
         for (job, cause) in ends {
             self.end_attempt(&job, Outcome::Preempted { cause }, "gangline", now, out);
         }
@@ -95,7 +72,7 @@ impl Core {
         let highest = pass.blocked.iter().map(|job| job.request.priority).max();
         let Some(highest) = highest else { return false };
         let lower = |job: &Arc<Job>| job.request.preemptible && job.request.priority < highest;
-        let mut running = self.holdings.gangs().filter_map(|(_, h)| self.jobs.get(&h.job));
+        let mut running = self.holdings.all().map(|holding| &holding.job);
         let quotas = self.projects.values().flat_map(|project| project.quotas.values());
         quotas.into_iter().any(|quota| quota.guaranteed > 0) || running.any(lower)
     }
@@ -123,18 +100,16 @@ impl Core {
         }
         let mut over: BTreeMap<&str, u32> = BTreeMap::new();
         let mut victims = Vec::new();
-        for (id, holding) in self.holdings.gangs() {
-            if holding.pool != pool || holding.gpus == 0 || claimed.contains(id) {
+        for holding in self.holdings.all() {
+            let (gang, job) = (&holding.gang, &holding.job);
+            if holding.pool != pool || holding.gpus == 0 || claimed.contains(&gang.id) {
                 continue;
             }
-            let (Some(gang), Some(job)) = (self.gangs.get(id), self.jobs.get(&holding.job)) else {
-                continue;
-            };
-            let borrowed = *over.entry(&holding.project).or_insert_with(|| {
-                let own = self.quota(&holding.project, pool).unwrap_or_default().guaranteed;
-                self.holdings.gpus(&holding.project, pool).saturating_sub(own)
+            let borrowed = *over.entry(&job.project).or_insert_with(|| {
+                let own = self.quota(&job.project, pool).unwrap_or_default().guaranteed;
+                self.holdings.gpus(&job.project, pool).saturating_sub(own)
             });
-            let borrows = guaranteed && holding.project != claimant.project && borrowed > 0;
+            let borrows = guaranteed && job.project != claimant.project && borrowed > 0;
             let lower = !displaced
                 && job.request.preemptible
                 && job.request.priority < claimant.request.priority;
@@ -201,7 +176,7 @@ impl<'a> Claim<'a> {
             Claim { core, claimant, wanted, enough: BTreeSet::new(), free: BTreeMap::new() };
         let groups = core.capacity.groups().filter(|(kind, _)| kind.pool == pool);
         let nodes = groups.flat_map(|(_, group)| group.open.values().flatten());
-        for slot in nodes.filter_map(|(_, node)| core.capacity.slot(node)) {
+        for slot in nodes.filter_map(|(_, index)| core.capacity.at(*index)) {
             let fits = slot.free_gpus.len() >= claim.gpus() && claim.may_share(slot, 0);
             if claim.is_open(slot) && fits {
                 claim.enough.insert(&slot.node);
@@ -210,7 +185,7 @@ impl<'a> Claim<'a> {
                 }
             }
         }
-        for gang in core.holdings.gangs().filter_map(|(id, _)| core.gangs.get(id)) {
+        for gang in core.holdings.all().map(|holding| &holding.gang) {
             if gang.state == GangState::Stopping {
                 claim.add(gang);
             }

@@ -109,9 +109,9 @@ impl Core {
             if held > maximum {
                 let mut jobs: Vec<_> = self
                     .holdings
-                    .gangs()
-                    .filter(|(_, h)| h.project == project && h.pool == pool && h.gpus > 0)
-                    .map(|(_, holding)| holding.job.clone())
+                    .all()
+                    .filter(|h| h.job.project == project && h.pool == pool && h.gpus > 0)
+                    .map(|holding| holding.job.id.clone())
                     .collect();
                 jobs.sort();
                 return Err(Rejected::QuotaBelowUse { held, jobs });

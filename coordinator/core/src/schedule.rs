@@ -2,7 +2,6 @@
 //!
 //! What a pass decides is what `explain` shows: the reasons are made here, of the same checks.
 
-use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,13 +9,15 @@ use gangline_common::ids::{Epoch, JobId, MemberId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
+use super::capacity::{Slot, SlotIndex};
 use super::effect::{Effects, Seen, Write};
 use super::forecast::{Ends, Reservation};
 use super::gang::{Gang, GangState, Member, Phase};
-use super::job::{Addresses, Attempt, Job, JobRequest, JobState};
-use super::placement::{Leases, Room, Share, Shortage, fit, out_of_reach, shares, waits_for};
+use super::job::{Addresses, Attempt, Job, JobState};
+use super::order::{Ranking, Turns};
+use super::placement::{Leases, Room, Share, fit, out_of_reach, shares, waits_for};
 use super::policy::Policy;
-use super::topology::Topology;
+use super::queue::{LineId, ShapeId};
 
 /// Waiting gangs for which nodes are kept at a time.
 pub const RESERVATION_LIMIT: usize = 16;
@@ -25,75 +26,61 @@ pub const RESERVATION_LIMIT: usize = 16;
 /// does not fit later either.
 #[derive(Default)]
 pub(super) struct Pass {
-    /// Jobs that do not fit now, in the order of the queue, and the nodes kept for the first ones.
+    /// Jobs that do not fit now, in the order of the queue: the first of each line, and those that
+    /// are due.
     pub blocked: Vec<Arc<Job>>,
-    pub kept: Vec<(JobId, Reservation)>,
-    /// By node: GPUs that are kept on it, and from when they are needed.
-    kept_nodes: BTreeMap<NodeId, Vec<Kept>>,
+    /// Those that nodes are to be kept for, in order, and how many of them have been served: that is
+    /// put off until somebody could take such a node.
+    due: Vec<Arc<Job>>,
+    served: usize,
+    kept: Vec<JobId>,
+    kept_slots: BTreeMap<SlotIndex, Vec<Kept>>,
+    ends: Option<Ends>,
+    /// By what did not fit; its project matters where that has a maximum.
+    failed: BTreeMap<(ShapeId, Option<String>), Failed>,
+    unreachable: BTreeMap<ShapeId, Option<Arc<str>>>,
     /// For strict order: who holds back a pool, or all of them.
     held_back: BTreeMap<Option<String>, JobId>,
     /// Guests wait for a part of their cluster only, in order.
     crowded: BTreeMap<JobId, JobId>,
+    /// Why whole lines wait, and why single jobs do.
+    line_reasons: BTreeMap<LineId, Arc<str>>,
     reasons: BTreeMap<JobId, Arc<str>>,
-    ends: OnceCell<Ends>,
 }
 
+/// GPUs that are kept on a node, and from when they are needed.
 #[derive(Debug, Clone)]
 struct Kept {
     gpus: usize,
     at_ms: u64,
 }
 
+/// What did not fit, whoever else wants nodes, or because nodes are kept for others.
+struct Failed {
+    /// It would have run until then; absent if that does not matter.
+    until_ms: Option<u64>,
+    reason: Arc<str>,
+}
+
 impl Pass {
-    pub(super) fn keep(&mut self, job: &JobId, reservation: Reservation) {
-        for node in &reservation.nodes {
+    fn keep(&mut self, job: &JobId, reservation: Reservation) {
+        for slot in &reservation.slots {
             let gpus = reservation.gpus as usize;
             let kept = Kept { gpus, at_ms: reservation.at_ms };
-            self.kept_nodes.entry(node.clone()).or_default().push(kept);
+            self.kept_slots.entry(*slot).or_default().push(kept);
         }
-        self.kept.push((job.clone(), reservation));
+        self.kept.push(job.clone());
     }
 
     /// Whether a gang that takes `gpus` of a node until `end_ms` would be in the way of one for which
     /// the node is kept.
-    fn is_kept(&self, core: &Core, node: &NodeId, gpus: usize, end_ms: u64) -> bool {
-        let Some(kept) = self.kept_nodes.get(node) else { return false };
-        let free = core.capacity.slot(node).map_or(0, |slot| slot.free_gpus.len());
+    fn is_kept(&self, slot: &Slot, gpus: usize, end_ms: u64) -> bool {
+        let Some(kept) = self.kept_slots.get(&slot.index) else { return false };
         let needed: usize =
             kept.iter().filter(|kept| end_ms > kept.at_ms).map(|kept| kept.gpus.max(1)).sum();
-        needed > 0 && free < needed + gpus.max(1)
+        needed > 0 && slot.free_gpus.len() < needed + gpus.max(1)
     }
 }
-
-/// What placement depends on: jobs with the same are alike to it.
-type Shape<'a> = (
-    (u32, u32, u32, Option<u32>, Option<u64>, Option<bool>, Option<Topology>),
-    &'a [String],
-    &'a BTreeMap<String, String>,
-    &'a [String],
-    &'a [String],
-);
-
-fn shape(request: &JobRequest) -> Shape<'_> {
-    (
-        (
-            request.nnodes,
-            request.nnodes_max,
-            request.gpus_per_node,
-            request.cpus_milli,
-            request.memory_bytes,
-            request.exclusive,
-            request.topology,
-        ),
-        &request.pools,
-        &request.node_labels,
-        &request.gpu_models,
-        &request.exclude_nodes,
-    )
-}
-
-/// What did not fit: its project matters where that has a maximum.
-type Failed<'a> = BTreeMap<(Shape<'a>, Option<&'a str>), (u64, Arc<str>)>;
 
 impl Core {
     /// One pass over the queue.
@@ -104,83 +91,100 @@ impl Core {
         if self.queue.is_empty() {
             return;
         }
-        let queue = self.looked_at(now);
+        self.estimate_lines();
+        let ranking = self.ranking(now);
         let mut pass = Pass::default();
-        let mut failed: Failed<'_> = BTreeMap::new();
-        let mut unreachable: BTreeMap<Shape<'_>, Option<Arc<str>>> = BTreeMap::new();
-        for job in &queue {
-            // Such a job holds back nobody.
-            if let Err(not_yet) = self.eligible(job, now) {
-                pass.reasons.insert(job.id.clone(), Arc::from(not_yet.to_string()));
-                continue;
+        self.look_at_guests(&ranking, &mut pass, now, out);
+        if self.policy == Policy::Fifo {
+            for job in self.in_strict_order() {
+                if let Some(line) = self.queue.line_of(&job.id) {
+                    self.consider(&job, line, &mut pass, now, out);
+                }
             }
-            if let Some(cluster) = job.cluster.clone() {
-                self.try_guest(job, cluster, &mut pass, now, out);
-                continue;
+        } else {
+            let mut turns = Turns::new(&ranking, self.queue.lines());
+            while let Some((id, sequence)) = turns.next() {
+                let job = self.queue.line(id).and_then(|line| line.members.get(&sequence));
+                let Some(job) = job.map(|waiting| waiting.job.clone()) else { continue };
+                if self.consider(&job, id, &mut pass, now, out) {
+                    turns.go_on(id, self.queue.line(id), sequence);
+                }
             }
-            if let Some(reason) = self.runs_unknown(&job.gang) {
-                pass.reasons.insert(job.id.clone(), Arc::from(reason));
-                continue;
-            }
-            if let Some(reason) = self.held_back(job, &pass) {
-                pass.reasons.insert(job.id.clone(), reason);
-                continue;
-            }
-            // Such a job holds back nobody: a pool with a wrong letter must not stop the fleet.
-            let missing = unreachable
-                .entry(shape(&job.request))
-                .or_insert_with(|| out_of_reach(&job.request, &self.capacity).map(Arc::from));
-            if let Some(reason) = missing {
-                pass.reasons.insert(job.id.clone(), reason.clone());
-                continue;
-            }
-            let limited = self.projects.get(&job.project).is_some_and(|p| !p.quotas.is_empty());
-            let key = (shape(&job.request), limited.then_some(job.project.as_str()));
-            // While no node is kept for anybody it does not matter how long the job takes.
-            let end_ms = match pass.kept_nodes.is_empty() {
-                true => 0,
-                false => self.end_if_started(job, now),
-            };
-            let known = failed.get(&key).filter(|(end, _)| *end <= end_ms);
-            let reason = match known {
-                Some((_, reason)) => reason.clone(),
-                None => match self.try_gang(job, &pass, end_ms, now, out) {
-                    Ok(()) => continue,
-                    Err(reason) => {
-                        let reason: Arc<str> = Arc::from(reason);
-                        failed.insert(key, (end_ms, reason.clone()));
-                        reason
-                    }
-                },
-            };
-            pass.reasons.insert(job.id.clone(), reason);
-            self.block(job, &mut pass, now);
         }
         self.preempt(&pass, now, out);
-        self.say_why(pass, out);
+        self.say_why(pass, now, out);
     }
 
-    fn try_guest(
+    /// Starts a job if that is possible; whether the next one of its line is to be looked at as well.
+    fn consider(
         &mut self,
         job: &Arc<Job>,
-        cluster: JobId,
+        line: LineId,
+        pass: &mut Pass,
+        now: Timestamp,
+        out: &mut Effects,
+    ) -> bool {
+        // Such a job holds back nobody.
+        let not_yet = self.eligible(job, now).err().map(|not_yet| not_yet.to_string());
+        let own = not_yet.or_else(|| self.runs_unknown(&job.gang)).map(Arc::from);
+        if let Some(reason) = own.or_else(|| self.held_back(job, pass)) {
+            pass.reasons.insert(job.id.clone(), reason);
+            return true;
+        }
+        let Some((shape, estimate)) = self.queue.line(line).map(|l| (l.shape, l.estimate)) else {
+            return false;
+        };
+        // Nor does such a one: a pool with a wrong letter must not stop the fleet.
+        let missing = pass
+            .unreachable
+            .entry(shape)
+            .or_insert_with(|| out_of_reach(&job.request, &self.capacity).map(Arc::from));
+        if let Some(reason) = missing {
+            pass.line_reasons.entry(line).or_insert_with(|| reason.clone());
+            return false;
+        }
+        let ms = estimate.flatten().map_or(u64::MAX, |estimate| estimate.ms);
+        let end_ms = now.boot_ms.saturating_add(ms);
+        match self.try_gang(job, shape, end_ms, pass, now, out) {
+            Ok(()) => true,
+            Err(reason) => {
+                pass.line_reasons.entry(line).or_insert(reason);
+                self.block(job, pass)
+            }
+        }
+    }
+
+    /// Guests need nothing of the fleet: they have a queue for each cluster.
+    fn look_at_guests(
+        &mut self,
+        ranking: &Ranking,
         pass: &mut Pass,
         now: Timestamp,
         out: &mut Effects,
     ) {
-        let reason = match pass.crowded.get(&cluster) {
-            Some(ahead) => format!("waits behind {ahead}"),
-            None => match self.guest_shares(job, &cluster) {
-                Ok(shares) => return self.let_in(job, shares, now, out),
-                Err(waits) => {
-                    if waits.holds_back {
-                        pass.crowded.insert(cluster, job.id.clone());
+        let mut guests: Vec<_> =
+            self.queue.guests().map(|job| (ranking.rank(job, 0), job.clone())).collect();
+        guests.sort_by_key(|(rank, _)| *rank);
+        for (_, job) in guests {
+            let Some(cluster) = job.cluster.clone() else { continue };
+            let reason = match (self.eligible(&job, now), pass.crowded.get(&cluster)) {
+                (Err(not_yet), _) => not_yet.to_string(),
+                (Ok(()), Some(ahead)) => format!("waits behind {ahead}"),
+                (Ok(()), None) => match self.guest_shares(&job, &cluster) {
+                    Ok(shares) => {
+                        self.let_in(&job, shares, now, out);
+                        continue;
                     }
-                    waits.reason
-                }
-            },
-        };
-        pass.reasons.insert(job.id.clone(), Arc::from(reason));
+                    Err(waits) => {
+                        if waits.holds_back {
+                            pass.crowded.insert(cluster, job.id.clone());
+                        }
+                        waits.reason
+                    }
+                },
+            };
+            pass.reasons.insert(job.id.clone(), Arc::from(reason));
+        }
     }
 
     /// In strict order a job that cannot start holds back the later jobs of its pool and, when it
@@ -203,28 +207,64 @@ impl Core {
         if same { ahead.as_str() } else { "an earlier job" }
     }
 
-    /// Until when a job would run that starts now, as far as anybody knows.
-    fn end_if_started(&self, job: &Job, now: Timestamp) -> u64 {
-        let ms = self.estimate(job).map_or(u64::MAX, |estimate| estimate.ms);
-        now.boot_ms.saturating_add(ms)
-    }
-
     fn try_gang(
         &mut self,
         job: &Arc<Job>,
-        pass: &Pass,
+        shape: ShapeId,
         end_ms: u64,
+        pass: &mut Pass,
+        now: Timestamp,
+        out: &mut Effects,
+    ) -> Result<(), Arc<str>> {
+        let limited = self.projects.get(&job.project).is_some_and(|p| !p.quotas.is_empty());
+        let key = (shape, limited.then(|| job.project.clone()));
+        let known = pass.failed.get(&key);
+        if let Some(failed) = known.filter(|f| f.until_ms.is_none_or(|until| until <= end_ms)) {
+            return Err(failed.reason.clone());
+        }
+        let mut until_ms = None;
+        let failed = match self.start_if_it_fits(job, &|_| false, pass.due.is_empty(), now, out) {
+            Ok(()) if pass.due.is_empty() => return Ok(()),
+            Err(why) => why,
+            // It would fit if nothing were kept for those ahead of it.
+            Ok(()) => {
+                self.serve_those_due(pass, now);
+                let gpus = job.request.gpus_per_node as usize;
+                let is_kept = |slot: &Slot| pass.is_kept(slot, gpus, end_ms);
+                match self.start_if_it_fits(job, &is_kept, true, now, out) {
+                    Ok(()) => return Ok(()),
+                    Err(why) => {
+                        until_ms = Some(end_ms);
+                        match pass.kept.first() {
+                            Some(ahead) => format!("waits behind {}", self.name_for(ahead, job)),
+                            None => why,
+                        }
+                    }
+                }
+            }
+        };
+        let reason: Arc<str> = Arc::from(failed);
+        pass.failed.insert(key, Failed { until_ms, reason: reason.clone() });
+        Err(reason)
+    }
+
+    /// Looks for the nodes of a gang and, if it is to, starts it there.
+    fn start_if_it_fits(
+        &mut self,
+        job: &Arc<Job>,
+        is_kept: &dyn Fn(&Slot) -> bool,
+        start: bool,
         now: Timestamp,
         out: &mut Effects,
     ) -> Result<(), String> {
         let request = &job.request;
-        let gpus = request.gpus_per_node as usize;
-        let is_kept = |node: &NodeId| pass.is_kept(self, node, gpus, end_ms);
         let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
-        let room = Room { gpus_in_pool: &in_pool, is_kept: &is_kept };
+        let room = Room { gpus_in_pool: &in_pool, is_kept };
         let found = match fit(request, &self.capacity, &room) {
-            Ok(found) => found,
-            Err(shortage) => return Err(self.why_not(job, &shortage, &room, pass)),
+            Ok(found) if start => found,
+            Ok(_) => return Ok(()),
+            Err(_) if !self.explaining => return Err(String::new()),
+            Err(shortage) => return Err(waits_for(request, &shortage, &self.capacity, &room)),
         };
         let mut leases = self.leases();
         let shares = shares(request, &found, &self.capacity, &mut leases)?;
@@ -235,23 +275,9 @@ impl Core {
         Ok(())
     }
 
-    fn why_not(&self, job: &Job, shortage: &Shortage, room: &Room<'_>, pass: &Pass) -> String {
-        if !self.explaining {
-            return String::new();
-        }
-        let free = Room { gpus_in_pool: room.gpus_in_pool, is_kept: &|_| false };
-        let keeper = || {
-            let (ahead, _) = pass.kept.first()?;
-            fit(&job.request, &self.capacity, &free).is_ok().then(|| self.name_for(ahead, job))
-        };
-        if let Some(ahead) = keeper() {
-            return format!("waits behind {ahead}");
-        }
-        waits_for(&job.request, shortage, &self.capacity, room)
-    }
-
-    /// The job waits for others to end: what that means for those behind it.
-    fn block(&mut self, job: &Arc<Job>, pass: &mut Pass, now: Timestamp) {
+    /// The job waits for others to end: what that means for those behind it. Whether the next one of
+    /// its line has to be looked at.
+    fn block(&mut self, job: &Arc<Job>, pass: &mut Pass) -> bool {
         match self.policy {
             Policy::Fifo => {
                 let pools = job.request.pools.iter().cloned().map(Some);
@@ -261,22 +287,41 @@ impl Core {
             }
             Policy::Backfill | Policy::Shortest => {}
             Policy::Default => {
-                let may_ever = self.has_room_for(job);
-                if may_ever && self.is_due(job) && pass.kept.len() < RESERVATION_LIMIT {
-                    let ends = pass.ends.get_or_init(|| self.expected_ends(now));
-                    let is_kept = |node: &NodeId| pass.kept_nodes.contains_key(node);
-                    if let Some(mut reservation) = self.reserve(job, ends, &is_kept, now) {
-                        let promised = self.promised.entry(job.id.clone());
-                        let promised = promised.or_insert(reservation.at_ms);
-                        *promised = reservation.at_ms.min(*promised);
-                        reservation.at_ms = *promised;
-                        pass.keep(&job.id, reservation);
-                    }
+                if !self.has_room_for(job) {
+                    return false;
                 }
-                if may_ever {
-                    pass.blocked.push(job.clone());
+                pass.blocked.push(job.clone());
+                if self.is_due(job) && pass.due.len() < RESERVATION_LIMIT {
+                    pass.due.push(job.clone());
+                    return true;
                 }
             }
+        }
+        false
+    }
+
+    /// Keeps nodes for the gangs that are due.
+    fn serve_those_due(&mut self, pass: &mut Pass, now: Timestamp) {
+        while let Some(job) = pass.due.get(pass.served).cloned() {
+            pass.served += 1;
+            let ends = pass.ends.get_or_insert_with(|| self.expected_ends(now));
+            let is_kept = |slot: SlotIndex| pass.kept_slots.contains_key(&slot);
+            let Some(mut reservation) = self.reserve(&job, ends, &is_kept, now) else { continue };
+            let Some(waiting) = self.queue.waiting_mut(&job.id) else { continue };
+            let promised = waiting.promised_ms.get_or_insert(reservation.at_ms);
+            *promised = reservation.at_ms.min(*promised);
+            reservation.at_ms = *promised;
+            pass.keep(&job.id, reservation);
+        }
+    }
+
+    fn estimate_lines(&mut self) {
+        let unknown = self.queue.lines().filter(|(_, line)| line.estimate.is_none());
+        let estimates: Vec<_> = unknown
+            .filter_map(|(id, line)| Some((id, self.estimate(line.first()?))))
+            .collect();
+        for (id, estimate) in estimates {
+            self.queue.set_estimate(id, estimate);
         }
     }
 
@@ -289,14 +334,24 @@ impl Core {
     }
 
     /// Tells readers why each job waits, where that has changed. Nothing of it is stored.
-    fn say_why(&mut self, pass: Pass, out: &mut Effects) {
+    fn say_why(&mut self, mut pass: Pass, now: Timestamp, out: &mut Effects) {
         if !self.explaining {
             return;
         }
-        for (job, reason) in pass.reasons {
-            if self.why.get(&job) != Some(&reason) {
+        for job in self.queue.aside() {
+            if let Err(not_yet) = self.eligible(job, now) {
+                pass.reasons.insert(job.id.clone(), Arc::from(not_yet.to_string()));
+            }
+        }
+        for (job, reason) in &pass.reasons {
+            if self.queue.tell(job, reason) {
                 out.saw(Seen::Why { job: job.clone(), reason: reason.clone() });
-                self.why.insert(job, reason);
+            }
+        }
+        for (line, reason) in pass.line_reasons {
+            let knows = |job: &JobId| pass.reasons.contains_key(job);
+            for job in self.queue.tell_line(line, &reason, knows) {
+                out.saw(Seen::Why { job, reason: reason.clone() });
             }
         }
     }

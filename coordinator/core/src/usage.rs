@@ -51,12 +51,15 @@ impl Core {
     pub(super) fn usage_now(&self, now: Timestamp) -> BTreeMap<String, f64> {
         let mut usage: BTreeMap<String, f64> =
             self.usage.values().map(|usage| (usage.project.clone(), usage.at(now))).collect();
-        for (id, holding) in self.holdings.gangs() {
-            let Some(gang) = self.gangs.get(id) else { continue };
-            let attempt = self.attempts.get(&(gang.job.clone(), gang.attempt));
-            let Some(attempt) = attempt.filter(|attempt| attempt.ended.is_none()) else { continue };
-            let used = now.ms_since(attempt.started) as f64 * f64::from(holding.gpus);
-            *usage.entry(holding.project.clone()).or_default() += used;
+        for holding in self.holdings.all() {
+            let Some(since) = holding.since else { continue };
+            let used = now.ms_since(since) as f64 * f64::from(holding.gpus);
+            match usage.get_mut(&holding.job.project) {
+                Some(project) => *project += used,
+                None => {
+                    usage.insert(holding.job.project.clone(), used);
+                }
+            }
         }
         usage
     }
