@@ -348,6 +348,28 @@ fn who_has_used_less_goes_first_among_equals() {
 }
 
 #[test]
+fn a_project_that_has_used_much_is_not_passed_for_ever() {
+    let mut fleet = fleet(&["a"]);
+    fleet.submit("used", &gang(1, 8, ""));
+    fleet.settle();
+    fleet.beat(3_000);
+    fleet.submit("mine", &gang(1, 8, ""));
+    let (mut running, mut passed) = ("used".to_owned(), 0);
+    while fleet.state("mine") == JobState::Pending {
+        // A project of its own each time: none has used less.
+        let next = format!("t{passed}");
+        fleet.submit_as(&format!("p{passed}"), &next, &gang(1, 8, ""));
+        fleet.beat(300);
+        fleet.exit_ranks(&running, 0);
+        fleet.settle();
+        running = next;
+        passed += 1;
+        assert!(passed < 40, "passed for ever");
+    }
+    assert!(passed > 1, "the others went first for a while");
+}
+
+#[test]
 fn a_gang_lies_in_one_rack_when_that_costs_nothing() {
     let mut fleet = Fleet::new();
     for (name, rack) in [("a", "r1"), ("b", "r2"), ("c", "r1"), ("d", "r2"), ("e", "r2")] {

@@ -199,7 +199,8 @@ impl Core {
                 freed.is_found = true;
             }
         }
-        for (at_ms, share) in ends.iter().flat_map(|(at, end)| end.shares.iter().map(|s| (*at, s))) {
+        for (at_ms, share) in ends.iter().flat_map(|(at, end)| end.shares.iter().map(|s| (*at, s)))
+        {
             let Some(freed) = freed.get_mut(share.slot) else { continue };
             let Some(slot) = self.capacity.at(share.slot).filter(|_| !freed.is_found) else {
                 continue;

@@ -1,7 +1,8 @@
 //! The order in which waiting jobs are looked at, and what it is made of.
 //!
 //! First those that take what their project is guaranteed. Then by priority, to which age adds a
-//! little; then by what the project has used; then in the order of submission.
+//! little; then those that were overtaken by too much; then by what the project has used; then in the
+//! order of submission.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -15,7 +16,7 @@ use super::job::Job;
 use super::placement::out_of_reach;
 use super::policy::Policy;
 use super::preemption::gpus_of;
-use super::queue::{Line, LineId};
+use super::queue::{Line, LineId, Waiting};
 
 /// A job gains one point of priority for each of these, at most `AGE_LIMIT`: less than lies between
 /// two of the named priorities.
@@ -48,6 +49,7 @@ impl Standing {
 pub(super) struct Rank {
     guaranteed: Reverse<bool>,
     points: Reverse<u32>,
+    due: Reverse<bool>,
     /// Of a number that is not negative: then the bits are in order, too.
     used_hours: u64,
     expected_ms: u64,
@@ -76,22 +78,25 @@ impl Ranking {
         standing
     }
 
-    /// The place of a job that is going to run for as long as `expected_ms`.
-    pub fn rank(&self, job: &Arc<Job>, expected_ms: u64) -> Rank {
+    /// The place of a job that may be due, and is going to run for `expected_ms`.
+    pub fn rank(&self, job: &Arc<Job>, is_due: bool, expected_ms: u64) -> Rank {
         let standing = self.standing(job);
         let shortest = self.policy == Policy::Shortest;
         let points = u32::from(standing.priority) + u32::from(standing.age);
         Rank {
             guaranteed: Reverse(standing.guaranteed),
             points: Reverse(if shortest { 0 } else { points }),
-            used_hours: standing.used_hours.max(0.0).to_bits(),
+            due: Reverse(is_due),
+            // However much its project has used, nobody waits much longer than in strict order.
+            used_hours: if is_due { 0 } else { standing.used_hours.max(0.0).to_bits() },
             expected_ms: if shortest { expected_ms } else { 0 },
             sequence: job.sequence,
         }
     }
 
-    fn rank_in(&self, job: &Arc<Job>, line: &Line) -> Rank {
-        self.rank(job, line.estimate.flatten().map_or(u64::MAX, |estimate| estimate.ms))
+    fn rank_in(&self, waiting: &Waiting, line: &Line) -> Rank {
+        let expected_ms = line.estimate.flatten().map_or(u64::MAX, |estimate| estimate.ms);
+        self.rank(&waiting.job, waiting.is_due(), expected_ms)
     }
 }
 
@@ -107,7 +112,7 @@ impl<'a> Turns<'a> {
         lines: impl Iterator<Item = (LineId, &'l Line)>,
     ) -> Turns<'a> {
         let head = |(id, line): (LineId, &Line)| {
-            Some(Reverse((ranking.rank_in(line.first()?, line), id)))
+            Some(Reverse((ranking.rank_in(line.members.values().next()?, line), id)))
         };
         let heads = lines.filter_map(head).collect();
         Turns { ranking, heads }
@@ -122,9 +127,9 @@ impl<'a> Turns<'a> {
     /// The next job of the line has its turn as well.
     pub fn go_on(&mut self, id: LineId, line: Option<&Line>, sequence: u64) {
         if let Some(line) = line
-            && let Some(job) = line.next(sequence)
+            && let Some(waiting) = line.next(sequence)
         {
-            self.heads.push(Reverse((self.ranking.rank_in(job, line), id)));
+            self.heads.push(Reverse((self.ranking.rank_in(waiting, line), id)));
         }
     }
 }
@@ -209,7 +214,7 @@ impl Core {
                     Policy::Default | Policy::Fifo | Policy::Backfill => None,
                 };
                 let expected_ms = expected.map_or(u64::MAX, |estimate| estimate.ms);
-                (ranking.rank(job, expected_ms), ranking.standing(job))
+                (ranking.rank(job, self.is_due(job), expected_ms), ranking.standing(job))
             })
             .collect();
         standings.sort_by_key(|(rank, _)| *rank);

@@ -1,9 +1,10 @@
 //! Who was overtaken by how much: the bound on waiting that needs no forecast.
 //!
 //! While a gang waits, GPUs work for jobs that come before it in the queue and for jobs that come
-//! after it and fitted earlier. Both are counted. A gang that was overtaken by more than a sixth of the
-//! work that was done ahead of it is *due*: from then on nodes are kept for it. So small jobs fill what a
-//! large gang cannot use yet, and no gang waits much longer than in strict order.
+//! after it and fitted earlier. Both are counted. A gang that was overtaken by more than an eighth of the
+//! work that was done ahead of it is *due*: from then on it goes before its equals, whatever their
+//! projects have used, and nodes are kept for it. So small jobs fill what a large gang cannot use yet,
+//! and no gang waits much longer than in strict order.
 
 use std::collections::BTreeMap;
 
@@ -14,13 +15,14 @@ use super::Core;
 use super::job::Job;
 use super::policy::Policy;
 use super::preemption::gpus_of;
+use super::queue::Waiting;
 
 /// How often the work is counted, at least this long apart; and so much longer for each waiting job.
 const COUNT_EVERY_MS: u64 = 10_000;
 const COUNT_EACH_MS: u64 = 20;
-/// A gang may be overtaken by this part of the work ahead of it. With a half large gangs of recorded
-/// workloads ended so late that GPUs stood idle at the end; with an eighth small ones waited longer.
-const SHARE: u64 = 6;
+/// A gang may be overtaken by this part of the work ahead of it. With a third large gangs of recorded
+/// workloads ended so late that GPUs stood idle at the end; with a tenth small ones waited longer.
+const SHARE: u64 = 8;
 /// Every gang may be overtaken by its own GPUs' work of this long.
 const SLACK_MS: u64 = 600_000;
 
@@ -80,15 +82,21 @@ impl Core {
 
     /// Whether nodes are kept for a gang that waits.
     pub(super) fn is_due(&self, job: &Job) -> bool {
-        let Some(waiting) = self.queue.waiting(&job.id) else { return false };
-        let slack = u64::from(gpus_of(job).max(1)).saturating_mul(SLACK_MS);
-        let Overtaken { ahead, behind } = waiting.overtaken;
-        waiting.is_claimant || behind > (ahead / SHARE).saturating_add(slack)
+        self.queue.waiting(&job.id).is_some_and(Waiting::is_due)
     }
 
     /// Work that was done before and beside a job that waits.
     pub fn overtaken(&self, job: &JobId) -> Overtaken {
         self.queue.waiting(job).map_or_else(Overtaken::default, |waiting| waiting.overtaken)
+    }
+}
+
+impl Waiting {
+    /// Whether nodes are kept for it.
+    pub(super) fn is_due(&self) -> bool {
+        let slack = u64::from(gpus_of(&self.job).max(1)).saturating_mul(SLACK_MS);
+        let Overtaken { ahead, behind } = self.overtaken;
+        self.is_claimant || behind > (ahead / SHARE).saturating_add(slack)
     }
 }
 

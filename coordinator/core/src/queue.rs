@@ -50,8 +50,8 @@ impl Line {
     }
 
     /// The member behind the one of this number.
-    pub fn next(&self, sequence: u64) -> Option<&Arc<Job>> {
-        self.members.range(sequence + 1..).next().map(|(_, waiting)| &waiting.job)
+    pub fn next(&self, sequence: u64) -> Option<&Waiting> {
+        self.members.range(sequence + 1..).next().map(|(_, waiting)| waiting)
     }
 }
 

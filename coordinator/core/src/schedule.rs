@@ -163,7 +163,7 @@ impl Core {
         out: &mut Effects,
     ) {
         let mut guests: Vec<_> =
-            self.queue.guests().map(|job| (ranking.rank(job, 0), job.clone())).collect();
+            self.queue.guests().map(|job| (ranking.rank(job, false, 0), job.clone())).collect();
         guests.sort_by_key(|(rank, _)| *rank);
         for (_, job) in guests {
             let Some(cluster) = job.cluster.clone() else { continue };
@@ -317,9 +317,8 @@ impl Core {
 
     fn estimate_lines(&mut self) {
         let unknown = self.queue.lines().filter(|(_, line)| line.estimate.is_none());
-        let estimates: Vec<_> = unknown
-            .filter_map(|(id, line)| Some((id, self.estimate(line.first()?))))
-            .collect();
+        let estimates: Vec<_> =
+            unknown.filter_map(|(id, line)| Some((id, self.estimate(line.first()?)))).collect();
         for (id, estimate) in estimates {
             self.queue.set_estimate(id, estimate);
         }
