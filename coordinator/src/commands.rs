@@ -73,8 +73,8 @@ pub fn restore_from(config: &Config, source: &Path, least_era: u32) -> anyhow::R
     );
     if done.waiting > 0 {
         text += &format!(
-            "{} job(s) wait in this copy. They may have run since {}: stop those before you resume \
-             the nodes\n",
+            "{} job(s) wait in this copy and are held. They may have run since {}: release those that \
+             have not\n",
             done.waiting,
             wall_text(done.copy.header.wall_ms)
         );

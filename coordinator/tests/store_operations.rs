@@ -11,7 +11,7 @@ use gangline_common::time::Timestamp;
 use gangline_coordinator::backups::{self, Schedule};
 use gangline_coordinator::core::audit::AuditEntry;
 use gangline_coordinator::core::effect::Write;
-use gangline_coordinator::core::job::Job;
+use gangline_coordinator::core::job::{Job, JobState};
 use gangline_coordinator::core::node::Node;
 use gangline_coordinator::store::backup::{
     BackupError, Destination, Header, Reader, Summary, Writer, verify,
@@ -103,6 +103,11 @@ fn is_node(write: &Write) -> bool {
     matches!(write, Write::Node(_))
 }
 
+/// A job that nobody held.
+fn is_free_to_start(write: &Write) -> bool {
+    matches!(write, Write::Job(job) if job.state == JobState::Pending && job.hold.is_none())
+}
+
 fn reason(error: BackupError) -> String {
     match error {
         BackupError::Damaged { reason, .. } => reason,
@@ -129,10 +134,10 @@ fn what_is_copied_comes_back() {
     assert_eq!((restored.era, restored.replaced), (4, None));
     let store = place.reopened();
     assert_eq!((store.meta.era, store.meta.cluster.as_str()), (4, "c7kq9x2m"));
-    // All of it, but for the nodes.
+    // All of it, but for the nodes and what could start.
     let found = store.load().unwrap();
     assert_eq!(found.len(), rows.len());
-    for write in rows.iter().filter(|write| !is_node(write)) {
+    for write in rows.iter().filter(|write| !is_node(write) && !is_free_to_start(write)) {
         assert!(found.contains(write), "{write:?}");
     }
     let (now, broken) = store.audit_log().verify();
@@ -154,6 +159,18 @@ fn f46_restored_nodes_wait_for_an_operator() {
     assert_eq!(restored.nodes, before.len());
     assert_eq!((restored.waiting, restored.running), (2, 1), "as many of each as the goldens have");
     let found = place.reopened().load().unwrap();
+    assert!(!found.iter().any(is_free_to_start), "it may have run since");
+    let held = found.iter().filter_map(|write| match write {
+        Write::Job(job) => job.hold.as_ref().filter(|hold| hold.by == "gangline").map(|_| job),
+        _ => None,
+    });
+    let held: Vec<&Arc<Job>> = held.collect();
+    assert!(!held.is_empty());
+    for job in held {
+        assert!(
+            job.eligible.is_none() && job.reason.contains("restored from a copy of 2027-01-15T")
+        );
+    }
     let nodes: Vec<&Arc<Node>> = found
         .iter()
         .filter_map(|write| match write {
@@ -274,7 +291,9 @@ fn a_copy_of_the_first_layout_is_migrated() {
     assert_eq!(place.restore("copy").unwrap().era, 8);
     let store = place.reopened();
     assert_eq!((store.meta.era, store.meta.cluster.as_str()), (8, "old"));
-    assert_eq!(store.load().unwrap(), [Write::Job(Arc::new(waiting))]);
+    let loaded = store.load().unwrap();
+    let [Write::Job(job)] = loaded.as_slice() else { panic!("{loaded:?}") };
+    assert_eq!((&job.id, &job.request, job.state), (&waiting.id, &waiting.request, waiting.state));
 
     // A newer one is not taken, and says who made it.
     let newer = Header { store_version: STORE_VERSION + 1, written_by: "9.9".to_owned(), ..header };

@@ -3,8 +3,8 @@
 //!
 //! Epochs and generations compare as (era, n), so whatever the agents hold is older than the new
 //! era, and what the copy says of their gangs is not. Gangs that the copy does not know are reported
-//! as unknown and run on. No node takes new work until an operator has looked and resumed it, and a
-//! drain of before has no deadline any more.
+//! as unknown and run on. No node takes new work until an operator has looked and resumed it, a job
+//! that waits is held until somebody releases it, and a drain of before has no deadline any more.
 
 use std::any::Any;
 use std::fs::File;
@@ -25,8 +25,9 @@ use super::{
 };
 use crate::ca::write_new;
 use crate::core::audit::AuditEntry;
+use crate::core::controls::Hold;
 use crate::core::effect::Write;
-use crate::core::job::{Transition, remember};
+use crate::core::job::{Job, JobState, Transition, remember};
 use crate::core::node::{Cordon, Node};
 
 /// Begin of a file of the database.
@@ -156,7 +157,7 @@ fn calm(
     let made = wall_text(copy.header.wall_ms);
     let calmed = |write| calmed(write, era, &made, request.now);
     let mut writes: Vec<Write> = before.iter().filter_map(calmed).collect();
-    let nodes = writes.len();
+    let nodes = before.iter().filter(|write| matches!(write, Write::Node(_))).count();
     writes.push(Write::Audit(AuditEntry {
         wall_ms: request.now.wall_ms,
         actor: "gangline".to_owned(),
@@ -281,7 +282,11 @@ fn insert(
 
 /// A record of the copy that must change, so that nothing is done by it before a person has looked.
 fn calmed(write: &Write, era: u32, made: &str, now: Timestamp) -> Option<Write> {
-    let Write::Node(node) = write else { return None };
+    let node = match write {
+        Write::Node(node) => node,
+        Write::Job(job) => return held(job, made, now).map(Arc::new).map(Write::Job),
+        _ => return None,
+    };
     let mut node = Node::clone(node);
     // Newer than anything that its agent holds.
     node.generation.era = era;
@@ -302,13 +307,26 @@ fn calmed(write: &Write, era: u32, made: &str, now: Timestamp) -> Option<Write> 
     Some(Write::Node(Arc::new(node)))
 }
 
+/// A job that waits in the copy: it may have run since, so that nobody but a person starts it.
+fn held(job: &Job, made: &str, now: Timestamp) -> Option<Job> {
+    if job.state != JobState::Pending || job.hold.is_some() {
+        return None;
+    }
+    let mut job = Job::clone(job);
+    let why = format!("the store was restored from a copy of {made}: has it run since?");
+    job.note(now, "gangline", format!("held: {why}"));
+    job.reason = format!("held by gangline: {why}");
+    job.hold = Some(Hold { by: "gangline".to_owned(), why, since: now });
+    job.eligible = None;
+    Some(job)
+}
+
 /// How many jobs wait, and how many have started and not ended.
 fn unended(writes: &[Write]) -> (usize, usize) {
     let jobs = writes.iter().filter_map(|write| match write {
         Write::Job(job) if !job.state.is_terminal() => Some(job.state),
         _ => None,
     });
-    let (waiting, running): (Vec<_>, Vec<_>) =
-        jobs.partition(|state| *state == crate::core::job::JobState::Pending);
+    let (waiting, running): (Vec<_>, Vec<_>) = jobs.partition(|state| *state == JobState::Pending);
     (waiting.len(), running.len())
 }
