@@ -34,6 +34,8 @@ pub struct Config {
     pub backup_interval_s: u64,
     /// How many of them are kept.
     pub backup_keep: u32,
+    /// Free MiB on the disk of `state_dir` below which new jobs and uploads are refused and logs wait.
+    pub reserve_mib: u64,
     /// Requests to the API that one token may make a second, and at once after a pause; a rate of 0
     /// is no limit.
     pub request_rate: u32,
@@ -73,6 +75,7 @@ impl Default for Config {
             heartbeat_ms: 1000,
             backup_interval_s: 24 * 3600,
             backup_keep: 7,
+            reserve_mib: 256,
             request_rate: 100,
             request_burst: 500,
             submit_rate: 20,

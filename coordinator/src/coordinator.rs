@@ -30,6 +30,7 @@ use crate::packages::Packages;
 use crate::paths::PathRules;
 use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
+use crate::space::Space;
 use crate::store::{Store, StoreError};
 use crate::trees::Trees;
 
@@ -70,7 +71,8 @@ impl Coordinator {
         let admin_token = config.state_dir.join("admin.token");
         ensure_admin(&driver.handle, &admin_token).await?;
 
-        let logs = Logs::new(config.state_dir.join("logs"));
+        let space = Space::watch(&config.state_dir, config.reserve_mib)?;
+        let logs = Logs::new(config.state_dir.join("logs")).within(space.clone());
         let telemetry = Telemetry::default();
         let agents = Agents::default();
         let pin = ca.pin()?;
@@ -104,6 +106,7 @@ impl Coordinator {
             board: driver.board,
             telemetry,
             logs,
+            space,
             agents,
             packages: Packages::open(config.state_dir.join("packages"))
                 .context("the directory of packages")?,

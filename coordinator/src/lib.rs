@@ -23,6 +23,7 @@ pub mod request;
 pub mod secrets;
 pub mod server;
 pub mod session;
+pub mod space;
 pub mod store;
 pub mod trees;
 

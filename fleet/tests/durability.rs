@@ -1,12 +1,15 @@
-//! I5: an acknowledged submit survives kill -9, and one idempotency key never makes two jobs.
+//! I5: an acknowledged submit survives kill -9, and one idempotency key never makes two jobs; F17: nor is
+//! anything lost when the coordinator's disk is nearly full.
 
 mod support;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use gangline_fleet::fleet::{Fleet, FleetOptions};
-use support::{TestResult, built, command};
+use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use support::{SHORT, TestResult, built, command};
 
 /// Fifty times: submit, kill in the next instant, start, submit again with the same key.
 #[tokio::test]
@@ -52,5 +55,117 @@ async fn fifty_kills_lose_nothing_and_double_nothing() -> TestResult {
     let jobs = api.get("/api/v1/jobs?page_size=1000").await?;
     let count = jobs["jobs"].as_array().map_or(0, Vec::len);
     assert_eq!(count, 50, "fifty keys made {count} jobs");
+    Ok(())
+}
+
+/// A small disk in a directory, until this is dropped.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// Takes over the files that are in the directory.
+    fn below(directory: &Path, mib: u32) -> anyhow::Result<SmallDisk> {
+        let aside = directory.with_extension("aside");
+        std::fs::rename(directory, &aside)?;
+        std::fs::create_dir(directory)?;
+        let size = format!("size={mib}m,mode=700");
+        done(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "disk"]).arg(directory))?;
+        let disk = SmallDisk(directory.to_owned());
+        done(Command::new("cp").arg("-a").arg(aside.join(".")).arg(directory))?;
+        std::fs::remove_dir_all(aside)?;
+        Ok(disk)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        if let Err(error) = done(Command::new("umount").arg("--lazy").arg(&self.0)) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+fn done(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status()?;
+    anyhow::ensure!(status.success(), "{command:?}: {status}");
+    Ok(())
+}
+
+/// The last number that a job has counted up to, as the coordinator has it.
+async fn counted(fleet: &Fleet, job: &str) -> anyhow::Result<u32> {
+    let log = fleet.api()?.logs(job, "").await?;
+    Ok(log.lines().filter_map(|line| line.trim().parse().ok()).max().unwrap_or(0))
+}
+
+/// Waits for a job to be counted up to more than `before`.
+async fn wait_counted(fleet: &Fleet, job: &str, before: u32) -> TestResult {
+    let end = Instant::now() + SHORT;
+    while counted(fleet, job).await? <= before {
+        anyhow::ensure!(Instant::now() < end, "no line after {before}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_disk_that_is_nearly_full_takes_nothing_new_and_loses_nothing() -> TestResult {
+    let options =
+        FleetOptions { coordinator_config: "reserve_mib = 16\n".to_owned(), ..Default::default() };
+    let mut fleet = Fleet::start(built().await?, options).await?;
+    fleet.stop_coordinator()?;
+    let _disk = SmallDisk::below(&fleet.state_dir(), 64)?;
+    fleet.start_coordinator().await?;
+    for name in ["w0", "w1"] {
+        fleet.add_agent(AgentOptions::worker(name, 0)).await?;
+    }
+    let api = fleet.api()?;
+    let end_file = fleet.path("end");
+    let count = format!(
+        "i=0; while [ ! -e {} ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo $i",
+        end_file.display()
+    );
+    let count = serde_json::to_string(&["sh", "-c", &count])?;
+    let job = api.submit(&command("counts", 1, &count)).await?;
+    let other = api.submit(&command("sleeps", 1, r#"["sleep", "300"]"#)).await?;
+    api.wait_job(&other, &["RUNNING"], SHORT).await?;
+    wait_counted(&fleet, &job, 0).await?;
+
+    let filler = fleet.state_dir().join("others");
+    std::fs::write(&filler, vec![1; 52 << 20])?;
+    let refused = async || {
+        let headers = [("content-type", "application/yaml")];
+        api.post("/api/v1/jobs", &headers, &command("new", 1, r#"["true"]"#)).await
+    };
+    let end = Instant::now() + SHORT;
+    let answer = loop {
+        let (status, answer) = refused().await?;
+        match status {
+            507 => break answer,
+            201 => anyhow::ensure!(Instant::now() < end, "a full disk is not noticed"),
+            _ => anyhow::bail!("{status}: {answer}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(answer["code"], "E0342", "{answer}");
+    assert!(answer["detail"].as_str().is_some_and(|text| text.contains("16 MiB are kept")));
+    // One batch may have been under way.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let until_then = counted(&fleet, &job).await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(counted(&fleet, &job).await?, until_then, "its log grows on a full disk");
+    // What happens to jobs is still written down.
+    assert_eq!(api.state(&job).await?, "RUNNING");
+    api.stop(&other).await?;
+    assert_ne!(api.state(&other).await?, "RUNNING");
+
+    std::fs::remove_file(&filler)?;
+    wait_counted(&fleet, &job, until_then).await?;
+    api.wait_job(&other, &["CANCELLED"], SHORT).await?;
+    std::fs::write(end_file, "")?;
+    api.wait_job(&job, &["SUCCEEDED"], SHORT).await?;
+    let log = api.logs(&job, "").await?;
+    let numbers: Vec<u32> = log.lines().filter_map(|line| line.trim().parse().ok()).collect();
+    let last = numbers.last().copied().unwrap_or(0);
+    let whole: Vec<u32> = (1..=last).chain([last]).collect();
+    assert_eq!(numbers, whole, "lines are missing or twice");
     Ok(())
 }

@@ -104,6 +104,7 @@ pub(super) async fn put_chunks(
     body: Body,
 ) -> Result<Json<AddedChunks>, ApiError> {
     let project = project(&principal, Action::WritePackage, params)?;
+    room_for_more(&shared)?;
     let trees = shared.api.trees.clone();
     let permit = trees.permit().map_err(refused)?;
     let body = read_upload(body, batch::MAX_BATCH_BYTES).await?;
@@ -176,6 +177,7 @@ pub(super) async fn post_zip(
     body: Body,
 ) -> Result<(StatusCode, Json<TreeView>), ApiError> {
     let project = project(&principal, Action::WritePackage, params)?;
+    room_for_more(&shared)?;
     let trees = shared.api.trees.clone();
     let permit = trees.permit().map_err(refused)?;
     let unfinished = Unfinished(trees.unfinished().map_err(refused)?);
@@ -238,6 +240,14 @@ fn name(text: &str) -> Result<Hash, ApiError> {
     Hash::from_text(text).ok_or_else(|| {
         ApiError::new(BAD_PARAMETER, format!("{} is not the name of a tree", quoted(text)))
             .hint("write `blake3:` and 64 lower-case hexadecimal digits")
+    })
+}
+
+/// What the disk has no room for is refused while there is still some for the jobs that run.
+pub(in crate::api) fn room_for_more(shared: &Shared) -> Result<(), ApiError> {
+    shared.api.space.check().map_err(|error| {
+        ApiError::new(STORE_FULL, error.to_string())
+            .hint("ask an operator to make room; then it is taken without a restart")
     })
 }
 

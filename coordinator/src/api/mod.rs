@@ -62,6 +62,7 @@ use crate::ingest::telemetry::Telemetry;
 use crate::packages::Packages;
 use crate::paths::PathRules;
 use crate::secrets::Sealer;
+use crate::space::Space;
 use crate::store::AuditLog;
 use crate::trees::Trees;
 pub use alias::OLD_PATHS;
@@ -78,6 +79,7 @@ pub struct ApiState {
     pub board: Board,
     pub telemetry: Telemetry,
     pub logs: Logs,
+    pub space: Space,
     /// Whom questions about running jobs go to.
     pub agents: Agents,
     pub packages: Packages,

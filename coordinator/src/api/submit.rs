@@ -16,7 +16,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::{Action, Caller, Object, authorize, decoded, sees};
-use super::code::no_such_code;
+use super::code::{no_such_code, room_for_more};
 use super::error::{
     ApiError, BAD_MEDIA_TYPE, BAD_PARAMETER, JOB_EXISTS, Problem, TOO_LARGE, pools_there_are,
     quoted,
@@ -62,7 +62,8 @@ pub(super) struct SubmitParams {
         (status = 413, response = Problem),
         (status = 415, response = Problem),
         (status = 422, response = Problem),
-        (status = 503, response = Problem)))]
+        (status = 503, response = Problem),
+        (status = 507, response = Problem)))]
 pub(super) async fn submit_job(
     State(shared): App,
     Caller(principal): Caller,
@@ -120,6 +121,7 @@ pub(super) async fn submit(
     wish: Wish,
 ) -> Result<Submitted, ApiError> {
     let Prepared { project, request } = prepare(shared, principal, &wish)?;
+    room_for_more(shared)?;
     let Wish { spec, source, id: job, idempotency, .. } = wish;
     let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
     let after_names = spec.queue.after;

@@ -16,6 +16,8 @@ use gangline_common::wire::WireError;
 use gangline_common::wire::v1::{CoordinatorMessage, LogAck, LogChunk};
 use tokio::sync::{mpsc, watch};
 
+use crate::space::Space;
+
 /// Chunks that are written with one flush.
 const BATCH: usize = 16;
 
@@ -37,12 +39,18 @@ pub struct Logs {
     root: Arc<PathBuf>,
     durable: Arc<Mutex<HashMap<PathBuf, u64>>>,
     changes: watch::Sender<u64>,
+    space: Option<Space>,
 }
 
 impl Logs {
     pub fn new(root: PathBuf) -> Logs {
         let changes = watch::Sender::new(0);
-        Logs { root: Arc::new(root), durable: Arc::default(), changes }
+        Logs { root: Arc::new(root), durable: Arc::default(), changes, space: None }
+    }
+
+    /// Takes nothing while the disk is nearly full.
+    pub fn within(self, space: Space) -> Logs {
+        Logs { space: Some(space), ..self }
     }
 
     fn directory(&self, gang: &GangId, epoch: Epoch) -> PathBuf {
@@ -159,6 +167,10 @@ impl Logs {
                 if !assigned(&chunk.key) {
                     return Err(LogError::NotAssigned(chunk.key.clone()));
                 }
+            }
+            // Nothing more is read meanwhile, and the agents' tails stop.
+            if let Some(space) = &self.space {
+                space.wait().await;
             }
             let this = self.clone();
             let work = std::mem::take(&mut batch);

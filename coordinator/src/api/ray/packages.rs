@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::address::Address;
 use crate::api::App;
 use crate::api::auth::{Action, Caller, Object, authorize};
+use crate::api::code::room_for_more;
 use crate::api::error::{
     ApiError, BAD_BODY, BAD_PARAMETER, JOB_EXISTS, SLOW_BODY, STORE_FULL, TOO_LARGE,
     TOO_MANY_STREAMS, quoted,
@@ -45,6 +46,7 @@ pub(super) async fn put_package(
 ) -> Result<StatusCode, ApiError> {
     authorize(&principal, Action::WritePackage, &Object::Fleet)?;
     let name = name(&address)?;
+    room_for_more(&shared)?;
     let mut body = body.into_data_stream();
     let mut taken = 0;
     match store(&shared.api.packages, &principal.project, &name, &mut body, &mut taken).await {
