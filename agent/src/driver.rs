@@ -24,9 +24,11 @@ use crate::ledger::{Content, Ledger};
 use crate::link::LinkStatus;
 use crate::link::contact::ContactTime;
 use crate::status::{Status, StatusFile};
-use crate::supervisor::{LogSource, MemberPlan, Supervisor, SupervisorError, SupervisorEvent};
+use crate::supervisor::{
+    LogSource, MemberPlan, Supervisor, SupervisorError, SupervisorEvent, TrainingCheckpoint,
+};
 use crate::tail::{TailMember, TailPlan};
-use crate::translate::{Assignments, desired_set, member_change, node_report};
+use crate::translate::{Assignments, Known, desired_set, member_change, node_report};
 
 /// Inputs that wait for the driver; senders wait when it is full.
 pub const MAILBOX: usize = 256;
@@ -59,6 +61,20 @@ pub struct Outlook {
     pub held: Generation,
     /// Absent until every member of an earlier run has been found.
     pub report: Option<Arc<NodeReport>>,
+    /// When the ages in the report were right, on the boot clock in milliseconds.
+    pub at_ms: u64,
+}
+
+impl Outlook {
+    /// The report as it is right at `now`.
+    pub fn report_at(&self, now: Timestamp) -> Option<NodeReport> {
+        let mut report = NodeReport::clone(self.report.as_ref()?);
+        let since_ms = now.boot_ms.saturating_sub(self.at_ms);
+        for checkpoint in report.members.iter_mut().filter_map(|m| m.checkpoint.as_mut()) {
+            checkpoint.age_ms = checkpoint.age_ms.saturating_add(since_ms);
+        }
+        Some(report)
+    }
 }
 
 /// The supervisor as the driver sees it.
@@ -130,6 +146,8 @@ pub struct Driver<M> {
     gangs: BTreeMap<(GangId, Epoch), GangReport>,
     /// What members have done for guests, by operation.
     guests: BTreeMap<MemberKey, BTreeMap<String, GuestState>>,
+    /// The newest training checkpoint of each incarnation whose rank 0 is here.
+    checkpoints: BTreeMap<MemberKey, TrainingCheckpoint>,
     /// Who waits for the end of the last member.
     shutdown: Option<oneshot::Sender<()>>,
 }
@@ -150,6 +168,7 @@ impl<M: Members> Driver<M> {
             ends: BTreeMap::new(),
             gangs: BTreeMap::new(),
             guests: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
             shutdown: None,
         }
     }
@@ -264,6 +283,11 @@ impl<M: Members> Driver<M> {
                 }
                 self.step(Event::GangChanged { gang, epoch }, effects);
             }
+            SupervisorEvent::CheckpointMade { key, checkpoint } => {
+                let (gang, epoch) = (key.gang.clone(), key.epoch);
+                self.checkpoints.insert(key, checkpoint);
+                self.step(Event::GangChanged { gang, epoch }, effects);
+            }
         }
     }
 
@@ -375,6 +399,7 @@ impl<M: Members> Driver<M> {
     fn forget_unneeded(&mut self) {
         let core = &self.core;
         self.ends.retain(|key, _| core.member(key).is_some());
+        self.checkpoints.retain(|key, _| core.member(key).is_some());
         self.gangs.retain(|(gang, epoch), _| core.knows(gang, *epoch));
         self.assignments.retain(|(gang, epoch), _| core.knows(gang, *epoch));
         let assignments = &self.assignments;
@@ -390,9 +415,15 @@ impl<M: Members> Driver<M> {
     fn publish(&mut self, report: bool) {
         if report || self.channels.outlook.borrow().held != self.core.held() {
             let ready = self.core.is_report_ready();
-            let report = ready
-                .then(|| Arc::new(node_report(&self.core, &self.ends, &self.gangs, &self.guests)));
-            self.channels.outlook.send_replace(Outlook { held: self.core.held(), report });
+            let at_ms = Timestamp::now().boot_ms;
+            let known = Known {
+                ends: &self.ends,
+                gangs: &self.gangs,
+                guests: &self.guests,
+                checkpoints: &self.checkpoints,
+            };
+            let report = ready.then(|| Arc::new(node_report(&self.core, &known, at_ms)));
+            self.channels.outlook.send_replace(Outlook { held: self.core.held(), report, at_ms });
         }
         let plan = self.tail_plan();
         self.channels.tail.send_if_modified(|current| {

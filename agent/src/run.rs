@@ -191,7 +191,7 @@ impl Agent {
         let (inputs, input_receiver) = mpsc::channel(MAILBOX);
         let (event_sender, events) = mpsc::channel(MAILBOX);
         let held = content.durable.held;
-        let (outlook, outlook_receiver) = watch::channel(Outlook { held, report: None });
+        let (outlook, outlook_receiver) = watch::channel(Outlook { held, ..Outlook::default() });
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
         let place = Place { address, interface: route::interface(address, Path::new("/proc")) };

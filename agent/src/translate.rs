@@ -15,6 +15,7 @@ use crate::core::assignment::{
     DesiredSet, Digest, GangOrder, Member, MemberOrder, Order, Phase, Refusal, RunOrder,
 };
 use crate::core::event::MemberChange;
+use crate::supervisor::TrainingCheckpoint;
 
 /// Assignments by incarnation: what the core decides about without reading it.
 pub type Assignments = BTreeMap<(GangId, Epoch), Arc<Assignment>>;
@@ -95,16 +96,27 @@ pub fn wire_refusal(refusal: &Refusal) -> v1::Refusal {
     }
 }
 
-/// The agent's whole truth. `ends` holds how each member ended, `gangs` what Ray says, `guests` what
-/// members have done for the guests of a standing cluster.
-pub fn node_report(
-    core: &Core,
-    ends: &BTreeMap<MemberKey, Ended>,
-    gangs: &BTreeMap<(GangId, Epoch), v1::GangReport>,
-    guests: &BTreeMap<MemberKey, BTreeMap<String, v1::GuestState>>,
-) -> v1::NodeReport {
+/// What is reported of members beside what the core says.
+pub struct Known<'a> {
+    /// How each member ended.
+    pub ends: &'a BTreeMap<MemberKey, Ended>,
+    /// What Ray says.
+    pub gangs: &'a BTreeMap<(GangId, Epoch), v1::GangReport>,
+    /// What members have done for the guests of a standing cluster.
+    pub guests: &'a BTreeMap<MemberKey, BTreeMap<String, v1::GuestState>>,
+    /// The newest training checkpoint of each incarnation whose rank 0 is here.
+    pub checkpoints: &'a BTreeMap<MemberKey, TrainingCheckpoint>,
+}
+
+/// The agent's whole truth, at this time of the boot clock.
+pub fn node_report(core: &Core, known: &Known<'_>, now_ms: u64) -> v1::NodeReport {
+    let checkpoint = |key: &MemberKey| {
+        let checkpoint = known.checkpoints.get(key)?;
+        let age_ms = now_ms.saturating_sub(checkpoint.made_ms);
+        Some(v1::CheckpointReport { name: checkpoint.name.clone(), age_ms })
+    };
     let done = |key: &MemberKey| {
-        let done = guests.get(key).into_iter().flatten();
+        let done = known.guests.get(key).into_iter().flatten();
         let report = |(operation, state): (&String, &v1::GuestState)| v1::GuestReport {
             operation: operation.clone(),
             state: state.clone(),
@@ -115,11 +127,12 @@ pub fn node_report(
         .members()
         .map(|(key, member)| v1::MemberReport {
             key: key.clone(),
-            state: member_state(member, ends.get(key)),
+            state: member_state(member, known.ends.get(key)),
             guests: done(key),
+            checkpoint: checkpoint(key),
         })
         .collect();
-    v1::NodeReport { held: core.held(), members, gangs: gangs.values().cloned().collect() }
+    v1::NodeReport { held: core.held(), members, gangs: known.gangs.values().cloned().collect() }
 }
 
 fn member_state(member: &Member, ended: Option<&Ended>) -> MemberState {

@@ -12,6 +12,7 @@ use gangline_agent::shim::SOCKET_FILE;
 use gangline_agent::shim::protocol::{Request, VERSION};
 use gangline_agent::supervisor::process::{self, ProcessId};
 use gangline_agent::supervisor::{LogSource, SupervisorError};
+use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{EndedHow, MemberState, Refusal};
 use rustix::process::{Signal, Uid};
 use rustix::thread::set_thread_res_uid;
@@ -434,6 +435,44 @@ async fn a41_another_user_gives_a_shim_no_orders() {
     assert!(!heard(54_321, Request::Stop { grace_ms: 0 }));
     assert!(heard(0, Request::Status), "the shim is well");
     assert!(process::stat(main).is_some(), "a stranger has stopped the member");
+    bench.supervisor.stop(&key, Duration::ZERO);
+    bench.ended(&key).await;
+    bench.release(&key).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn training_checkpoints_of_this_incarnation_are_seen_and_seen_again_after_a_restart() {
+    let mut bench = Bench::new();
+    let directory = bench.root.path().join("checkpoints");
+    let before = directory.join("step-1");
+    std::fs::create_dir_all(&before).unwrap();
+    let hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+    let times = std::fs::FileTimes::new().set_modified(hour_ago);
+    std::fs::File::open(&before).unwrap().set_times(times).unwrap();
+    let mut plan = command([
+        "sh",
+        "-c",
+        "mkdir $GANGLINE_CKPT_DIR/step-2; while :; do sleep 0.1; [ -e $GANGLINE_CKPT_DIR/go ] && \
+         mkdir -p $GANGLINE_CKPT_DIR/step-3; done",
+    ]);
+    assignment(&mut plan).checkpoint_directory = Some(directory.to_str().unwrap().to_owned());
+    let (key, started_ms) = (plan.key.clone(), Timestamp::now().boot_ms);
+    bench.supervisor.start(plan.clone());
+    let second = bench.checkpoint().await;
+    assert_eq!(second.name, "step-2");
+    assert!((started_ms..=Timestamp::now().boot_ms).contains(&second.made_ms), "{second:?}");
+    std::fs::write(directory.join("go"), "").unwrap();
+    // The file to go by is an entry as good as any other, until there is a newer one.
+    let mut third = bench.checkpoint().await;
+    while third.name != "step-3" {
+        third = bench.checkpoint().await;
+    }
+    assert!(third.made_ms >= second.made_ms, "{third:?}");
+
+    bench.restart();
+    bench.supervisor.adopt(plan);
+    let again = bench.checkpoint().await;
+    assert_eq!(again.name, "step-3");
     bench.supervisor.stop(&key, Duration::ZERO);
     bench.ended(&key).await;
     bench.release(&key).await.unwrap();

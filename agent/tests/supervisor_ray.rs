@@ -132,7 +132,7 @@ impl Gang {
                     self.states.insert(key.member, state);
                 }
                 SupervisorEvent::GangChanged { report } => self.report = Some(report),
-                SupervisorEvent::GuestChanged { .. } => {}
+                SupervisorEvent::GuestChanged { .. } | SupervisorEvent::CheckpointMade { .. } => {}
             }
         }
         self.note(what);

@@ -146,7 +146,7 @@ fn registry_is_as_written_down() {
 #[test]
 fn versions_are_as_written_down() {
     assert_eq!(ALPN, b"gangline/1");
-    assert_eq!((MINOR, MINOR_OLDEST), (2, 2));
+    assert_eq!((MINOR, MINOR_OLDEST), (3, 3));
     let codes = [
         tlv::REFUSE_VERSION,
         tlv::REFUSE_TOKEN,
@@ -201,7 +201,7 @@ impl Variants {
     }
 
     fn report(&mut self, report: &NodeReport) {
-        for MemberReport { key, state, guests } in &report.members {
+        for MemberReport { key, state, guests, checkpoint: _ } in &report.members {
             for guest in guests {
                 self.see(match guest.state {
                     GuestState::Prepared => "GuestState::Prepared",

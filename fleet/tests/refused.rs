@@ -108,7 +108,12 @@ async fn a18_an_agent_that_speaks_for_another_node() -> TestResult {
     });
     let report = NodeReport {
         held: Generation::default(),
-        members: vec![MemberReport { key: key.clone(), state: ended, guests: Vec::new() }],
+        members: vec![MemberReport {
+            key: key.clone(),
+            state: ended,
+            guests: Vec::new(),
+            checkpoint: None,
+        }],
         gangs: Vec::new(),
     };
     session.say(AgentMessage::Report(report)).await?;

@@ -235,6 +235,27 @@ async fn what_ray_says_is_reported_while_the_gang_is_known() {
     assert_eq!(reported.gangs, [report]);
 }
 
+#[tokio::test]
+async fn a_training_checkpoint_is_reported_and_grows_older_until_the_report_is_sent() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut harness = Harness::start(directory.path());
+    harness.desires(1, vec![run("g")]).await.unwrap();
+    let made_ms = Timestamp::now().boot_ms.saturating_sub(5_000);
+    let checkpoint = TrainingCheckpoint { name: "step-2".to_owned(), made_ms };
+    for key in [key("stray"), key("g")] {
+        let checkpoint = checkpoint.clone();
+        let event = SupervisorEvent::CheckpointMade { key, checkpoint };
+        harness.events.send(event).await.unwrap();
+    }
+    let report = harness.reports(|node| node.members[0].checkpoint.is_some()).await;
+    assert_eq!((report.members.len(), report.members[0].key.clone()), (1, key("g")));
+    // A session that begins an hour later.
+    let later = Timestamp { boot_ms: made_ms + 3_600_000, wall_ms: 0 };
+    let sent = harness.outlook.borrow().report_at(later).unwrap();
+    let sent = sent.members[0].checkpoint.clone().unwrap();
+    assert_eq!((sent.name.as_str(), sent.age_ms), ("step-2", 3_600_000));
+}
+
 /// A directory in place of the ledger's new file makes every write fail.
 #[tokio::test]
 async fn nothing_is_started_while_the_ledger_cannot_be_written() {

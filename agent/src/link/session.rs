@@ -198,9 +198,9 @@ impl Link {
                 }
                 () = until(report_due) => {
                     report_due = None;
-                    let report = outlook.borrow_and_update().report.clone();
+                    let report = outlook.borrow_and_update().report_at(Timestamp::now());
                     if let Some(report) = report {
-                        sender.send(&report_frame(&report)?).await?;
+                        sender.send(&report_frame(report)?).await?;
                         last_report = Some(Instant::now());
                     }
                 }
@@ -296,11 +296,11 @@ async fn watch_silence(
 }
 
 /// A report within the limit of its frame: the last lines of outputs are the first to go.
-fn report_frame(report: &NodeReport) -> Result<Frame, WireError> {
-    match AgentMessage::Report(report.clone()).to_frame() {
-        Err(WireError::Limit { length, .. }) => {
+fn report_frame(report: NodeReport) -> Result<Frame, WireError> {
+    let message = AgentMessage::Report(report);
+    match (message.to_frame(), message) {
+        (Err(WireError::Limit { length, .. }), AgentMessage::Report(mut short)) => {
             tracing::warn!(length, "a report is too long; it goes without last lines of outputs");
-            let mut short = report.clone();
             for member in &mut short.members {
                 if let MemberState::Ended(ended) = &mut member.state {
                     ended.last_output.clear();
@@ -308,7 +308,7 @@ fn report_frame(report: &NodeReport) -> Result<Frame, WireError> {
             }
             AgentMessage::Report(short).to_frame()
         }
-        other => other,
+        (other, _) => other,
     }
 }
 

@@ -51,7 +51,7 @@ fn node_inventory(name: &str) -> Arc<NodeInventory> {
 
 fn outlook(n: u64) -> Outlook {
     let report = NodeReport { held: generation(n), members: vec![], gangs: vec![] };
-    Outlook { held: generation(n), report: Some(Arc::new(report)) }
+    Outlook { held: generation(n), report: Some(Arc::new(report)), at_ms: 0 }
 }
 
 impl Agent {

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use super::OUTPUT_FILE;
 use super::record::Launch;
-use crate::supervisor::files::{self, Request};
+use crate::supervisor::files::{self, Request, Task};
 use crate::supervisor::process::{self, ProcessId};
 
 /// Signals that must not end a shim; SIGCHLD is among them because a signalfd delivers it.
@@ -105,7 +105,8 @@ pub fn prepare_files(launch: &Launch) -> Result<(), String> {
 /// The shim itself stays root, so another process becomes the user.
 fn prepare_files_as_user(launch: &Launch) -> Result<(), String> {
     let run = || -> io::Result<(bool, String)> {
-        let request = Request { run_as: launch.run_as, operations: launch.operations.clone() };
+        let task = Task::CarryOut(launch.operations.clone());
+        let request = Request { run_as: launch.run_as, task };
         let mut helper = Command::new("/proc/self/exe")
             .arg("helper")
             .stdin(Stdio::piped())

@@ -1,8 +1,8 @@
 //! File operations below the shared root, which may hang for as long as its server is away.
 //!
 //! They are carried out either by the shim, before it starts a member, or by a short-lived helper
-//! process that the agent can give up on. Nothing that exists is ever overwritten:
-//! a file appears under its name by a hard link, complete or not at all.
+//! process that the agent can give up on, which looks for training checkpoints as well. Nothing that
+//! exists is ever overwritten: a file appears under its name by a hard link, complete or not at all.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +19,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::births::Nursery;
-use super::process;
+use super::checkpoints::{self, Entry};
+use super::process::{self, ProcessId};
 
 /// Largest request that a helper reads, in bytes.
 const REQUEST_BYTES: u64 = 16 << 20;
@@ -47,7 +48,15 @@ pub enum Operation {
 pub struct Request {
     /// User and group that touch the targets; the helper's own when absent.
     pub run_as: Option<(u32, u32)>,
-    pub operations: Vec<Operation>,
+    pub task: Task,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    CarryOut(Vec<Operation>),
+    /// Find the newest training checkpoint in a directory.
+    NewestCheckpoint(PathBuf),
 }
 
 /// Why file operations did not all happen.
@@ -63,8 +72,13 @@ pub enum FilesError {
     Helper(#[source] io::Error),
     #[error("{0}")]
     Reported(String),
-    #[error("no answer within {} s from {}", .0.as_secs(), .1.display())]
-    TimedOut(Duration, PathBuf),
+    #[error("no answer within {} s from {}", .after.as_secs(), .path.display())]
+    TimedOut {
+        after: Duration,
+        path: PathBuf,
+        /// It was killed, and ends when the file system lets it.
+        helper: Option<ProcessId>,
+    },
 }
 
 fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesError {
@@ -193,28 +207,37 @@ pub fn become_user(uid: u32, gid: u32) -> Result<(), FilesError> {
     }
 }
 
-/// The answer of a helper that has done everything; any other is an error.
-const DONE: &str = "done";
+/// The answer of a helper that has done everything begins so, and goes on with what it was to find
+/// as JSON; any other is an error.
+const DONE: &str = "done ";
 
 /// The helper: reads one [`Request`] as JSON from stdin, carries it out, answers on stdout with one
 /// line of text, and exits 0 or 1.
 pub fn helper_main() -> ExitCode {
     // The files are for people to read; what must stay private is never written here.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let outcome = read_request().and_then(|request| {
-        let opened = open_sources(&request.operations)?;
-        if let Some((uid, gid)) = request.run_as {
-            become_user(uid, gid)?;
+    let outcome = read_request().and_then(|request| match &request.task {
+        Task::CarryOut(operations) => {
+            let opened = open_sources(operations)?;
+            request.become_user()?;
+            opened.into_iter().try_for_each(carry_out)?;
+            Ok(None)
         }
-        opened.into_iter().try_for_each(carry_out)
+        Task::NewestCheckpoint(directory) => {
+            request.become_user()?;
+            checkpoints::newest(directory).map_err(io_error("look into", directory))
+        }
     });
-    match outcome {
-        Ok(()) => {
-            let _ = writeln!(io::stdout(), "{DONE}");
+    let answer = outcome.and_then(|found: Option<Entry>| {
+        serde_json::to_string(&found).map_err(|error| FilesError::Helper(error.into()))
+    });
+    // Nobody reads the answer any more when writing it fails; the exit code still tells.
+    match answer {
+        Ok(found) => {
+            let _ = writeln!(io::stdout(), "{DONE}{found}");
             ExitCode::SUCCESS
         }
         Err(error) => {
-            // Nobody reads the answer any more when this fails; the exit code still tells.
             let _ = writeln!(io::stdout(), "{error}");
             ExitCode::FAILURE
         }
@@ -227,15 +250,27 @@ fn read_request() -> Result<Request, FilesError> {
     serde_json::from_slice(&text).map_err(|error| FilesError::Helper(error.into()))
 }
 
-/// Carries `request` out in a helper and gives up on it after `timeout`.
+/// Carries operations out in a helper, as this user, and gives up on it after `timeout`.
 pub async fn run_helper(
+    nursery: &Arc<Nursery>,
+    run_as: Option<(u32, u32)>,
+    operations: Vec<Operation>,
+    timeout: Duration,
+) -> Result<(), FilesError> {
+    if operations.is_empty() {
+        return Ok(());
+    }
+    let request = Request { run_as, task: Task::CarryOut(operations) };
+    ask_helper(nursery, &request, timeout).await.map(|_| ())
+}
+
+/// Has `request` carried out by a helper and gives up on it after `timeout`. Returns what it was to
+/// find.
+pub async fn ask_helper(
     nursery: &Arc<Nursery>,
     request: &Request,
     timeout: Duration,
-) -> Result<(), FilesError> {
-    if request.operations.is_empty() {
-        return Ok(());
-    }
+) -> Result<Option<Entry>, FilesError> {
     let body = serde_json::to_vec(request).map_err(|error| FilesError::Helper(error.into()))?;
     let (ours, theirs) = UnixStream::pair().map_err(FilesError::Helper)?;
     let nursery = Arc::clone(nursery);
@@ -247,16 +282,20 @@ pub async fn run_helper(
     let born = birth.await.map_err(|error| FilesError::Helper(io::Error::other(error)))?;
     let helper = born.map_err(FilesError::Helper)?;
     match tokio::time::timeout(timeout, exchange(ours, &body)).await {
-        Ok(Ok(answer)) => match answer.trim_end() {
-            DONE => Ok(()),
-            "" => Err(FilesError::Reported("the file helper ended without an answer".to_owned())),
-            error => Err(FilesError::Reported(error.to_owned())),
+        Ok(Ok(answer)) => match answer.trim_end().split_at_checked(DONE.len()) {
+            Some((DONE, found)) => {
+                serde_json::from_str(found).map_err(|error| FilesError::Helper(error.into()))
+            }
+            _ if answer.is_empty() => {
+                Err(FilesError::Reported("the file helper ended without an answer".to_owned()))
+            }
+            _ => Err(FilesError::Reported(answer.trim_end().to_owned())),
         },
         Ok(Err(error)) => Err(FilesError::Helper(error)),
         Err(_) => {
             // Without an effect on one that hangs in a file system; it ends when that comes back.
             let _ = helper.map(|helper| process::send(helper, Signal::KILL));
-            Err(FilesError::TimedOut(timeout, first_target(&request.operations)))
+            Err(FilesError::TimedOut { after: timeout, path: request.first_target(), helper })
         }
     }
 }
@@ -269,12 +308,24 @@ async fn exchange(mut stream: UnixStream, body: &[u8]) -> io::Result<String> {
     Ok(answer)
 }
 
-fn first_target(operations: &[Operation]) -> PathBuf {
-    match operations.first() {
-        Some(Operation::MakeDirectory { path } | Operation::WriteNew { path, .. }) => path.clone(),
-        Some(Operation::CopyNew { to, .. }) => to.clone(),
-        Some(Operation::LinkAll { into, .. }) => into.clone(),
-        None => PathBuf::new(),
+impl Request {
+    fn become_user(&self) -> Result<(), FilesError> {
+        self.run_as.map_or(Ok(()), |(uid, gid)| become_user(uid, gid))
+    }
+
+    fn first_target(&self) -> PathBuf {
+        let operations = match &self.task {
+            Task::CarryOut(operations) => operations,
+            Task::NewestCheckpoint(directory) => return directory.clone(),
+        };
+        match operations.first() {
+            Some(Operation::MakeDirectory { path } | Operation::WriteNew { path, .. }) => {
+                path.clone()
+            }
+            Some(Operation::CopyNew { to, .. }) => to.clone(),
+            Some(Operation::LinkAll { into, .. }) => into.clone(),
+            None => PathBuf::new(),
+        }
     }
 }
 
@@ -316,7 +367,7 @@ pub async fn copy_logs(
         let to = copy.directory.join(format!("{name}.log"));
         operations.push(Operation::CopyNew { from: from.clone(), to });
     }
-    run_helper(nursery, &Request { run_as: copy.run_as, operations }, timeout).await
+    run_helper(nursery, copy.run_as, operations, timeout).await
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::births::Nursery;
-use super::files::{self, LogCopy, Request};
+use super::files::{self, LogCopy};
 use super::process;
 use super::spool::Spool;
 use super::{MemberPlan, SupervisorEvent, command};
@@ -186,8 +186,8 @@ async fn prepare(
         Refusal::Impossible { reason } => reason,
         other => format!("{other:?}"),
     })?;
-    let request = Request { run_as: assignment.run_as, operations };
-    files::run_helper(nursery, &request, PREPARE_TIMEOUT).await.map_err(|error| error.to_string())
+    let made = files::run_helper(nursery, assignment.run_as, operations, PREPARE_TIMEOUT).await;
+    made.map_err(|error| error.to_string())
 }
 
 /// The end of one guest on one member.

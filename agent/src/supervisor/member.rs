@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::births::Nursery;
+use super::checkpoints::{self, CheckpointsTask};
 use super::command::{self, HostFacts};
 use super::fence;
 use super::guests::Guests;
@@ -82,6 +83,7 @@ struct Progress {
     quiet: bool,
     ray: Option<RayWatchTask>,
     guests: Option<GuestsTask>,
+    checkpoints: Option<CheckpointsTask>,
 }
 
 impl Default for Progress {
@@ -93,6 +95,7 @@ impl Default for Progress {
             quiet: false,
             ray: None,
             guests: None,
+            checkpoints: None,
         }
     }
 }
@@ -365,6 +368,8 @@ impl Member {
             return;
         }
         self.say(MemberState::Running { pid: main.pid }).await;
+        let (nursery, events) = (Arc::clone(&self.nursery), self.events.clone());
+        self.progress.checkpoints = checkpoints::watch(&self.plan, main, nursery, events);
         if self.plan.assignment.launcher != Launcher::Ray {
             return;
         }
@@ -412,6 +417,7 @@ impl Member {
     async fn finish(mut self, end: End) {
         self.progress.ray = None;
         self.progress.guests = None;
+        self.progress.checkpoints = None;
         let by_shim = matches!(end, End::Recorded(_));
         let record = match end {
             End::Recorded(record) => record,

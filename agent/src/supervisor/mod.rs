@@ -4,6 +4,7 @@
 //! Orders come in by methods that return at once; what happened goes out as events.
 
 mod births;
+mod checkpoints;
 mod command;
 #[cfg(test)]
 mod command_tests;
@@ -89,6 +90,17 @@ pub enum SupervisorEvent {
     GangChanged { report: GangReport },
     /// A member has done what it was told to do for a guest of its standing cluster.
     GuestChanged { key: MemberKey, operation: String, state: GuestState },
+    /// There is a newer training checkpoint of the incarnation that rank 0 is of.
+    CheckpointMade { key: MemberKey, checkpoint: TrainingCheckpoint },
+}
+
+/// A training checkpoint, and when it was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainingCheckpoint {
+    /// The name of its entry in the checkpoint directory.
+    pub name: String,
+    /// On the boot clock of this machine, in milliseconds.
+    pub made_ms: u64,
 }
 
 /// One log file of a member.

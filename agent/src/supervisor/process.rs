@@ -27,6 +27,13 @@ pub struct ProcessId {
     pub start_time: u64,
 }
 
+impl ProcessId {
+    /// When it began on the boot clock, in milliseconds.
+    pub fn started_ms(self) -> u64 {
+        self.start_time.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1)
+    }
+}
+
 /// What `/proc/PID/stat` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {

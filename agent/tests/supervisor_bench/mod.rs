@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use gangline_agent::supervisor::process::{self, ProcessId};
 use gangline_agent::supervisor::{
-    MemberPlan, Supervisor, SupervisorConfig, SupervisorError, SupervisorEvent,
+    MemberPlan, Supervisor, SupervisorConfig, SupervisorError, SupervisorEvent, TrainingCheckpoint,
 };
 use gangline_common::ids::{Epoch, GangId, JobId, MARK_VARIABLE, MemberId, MemberKey, PortBlock};
 use gangline_common::wire::v1::{
@@ -93,7 +93,18 @@ impl Bench {
                     assert!(!is_final(&state), "{key} came to its end: {state:?}");
                 }
                 SupervisorEvent::MemberChanged { .. } => {}
-                SupervisorEvent::GangChanged { .. } | SupervisorEvent::GuestChanged { .. } => {}
+                SupervisorEvent::GangChanged { .. }
+                | SupervisorEvent::GuestChanged { .. }
+                | SupervisorEvent::CheckpointMade { .. } => {}
+            }
+        }
+    }
+
+    /// The next training checkpoint that is seen; changes of members are skipped.
+    pub async fn checkpoint(&mut self) -> TrainingCheckpoint {
+        loop {
+            if let SupervisorEvent::CheckpointMade { checkpoint, .. } = self.event().await {
+                return checkpoint;
             }
         }
     }

@@ -111,6 +111,16 @@ pub struct MemberReport {
     pub state: MemberState,
     /// What the member was told to do for guests of its gang, and has done.
     pub guests: Vec<GuestReport>,
+    /// The newest training checkpoint of this incarnation; only rank 0 looks for one.
+    pub checkpoint: Option<CheckpointReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointReport {
+    /// The name of its entry in the checkpoint directory.
+    pub name: String,
+    /// How long ago it was made when the report was sent, in milliseconds.
+    pub age_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -117,7 +117,7 @@ pub const INVENTORY_BARE: &str = "
     00 ; doctor: 0";
 
 pub const REPORT: &str = "
-    11 000001b7 ; Report, 439 bytes
+    11 000001d5 ; Report, 469 bytes
     02 fb2c01 ; held 2.300
     0a ; members: 10
     07 672d3766336b32 ; gang `g-7f3k2`
@@ -133,17 +133,22 @@ pub const REPORT: &str = "
     04 6a342d31 ; operation `j4-1`
     02 ; Swept
     01 fb2c01 ; log_bytes 300
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 00 ; member rank 0
     01 ; Running
     fc70110100 ; pid 70000
     00 ; guests: 0
+    01 ; checkpoint present
+    0e 676c6f62616c5f737465705f3430 ; name `global_step_40`
+    fc70110100 ; age_ms 70000
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 01 ; member rank 1
     02 ; Stopping
     00 ; guests: 0
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 02 ; member rank 2
@@ -155,6 +160,7 @@ pub const REPORT: &str = "
     00 ; swept 0
     01 ; logs_complete true
     00 ; guests: 0
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 03 ; member rank 3
@@ -166,6 +172,7 @@ pub const REPORT: &str = "
     0c ; swept 12
     00 ; logs_complete false
     00 ; guests: 0
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 04 ; member rank 4
@@ -177,6 +184,7 @@ pub const REPORT: &str = "
     00 ; swept 0
     00 ; logs_complete false
     00 ; guests: 0
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 05 ; member rank 5
@@ -184,6 +192,7 @@ pub const REPORT: &str = "
     00 ; PortBusy
     fb214e ; port 20001
     00 ; guests: 0
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 06 ; member rank 6
@@ -194,6 +203,7 @@ pub const REPORT: &str = "
     01 09 ; epoch 1.9
     01 fb2c01 ; member rank 300
     00 ; guests: 0
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 07 ; member rank 7
@@ -201,6 +211,7 @@ pub const REPORT: &str = "
     02 ; StaleEpoch
     02 02 ; highest 2.2
     00 ; guests: 0
+    00 ; checkpoint absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 08 ; member rank 8
@@ -208,6 +219,7 @@ pub const REPORT: &str = "
     03 ; Impossible
     06 6e6f20677075 ; reason `no gpu`
     00 ; guests: 0
+    00 ; checkpoint absent
     02 ; gangs: 2
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1

@@ -284,6 +284,8 @@ pub fn report() -> AgentMessage {
                 key: key(member),
                 state,
                 guests: if member == MemberId::Head { guest_reports() } else { Vec::new() },
+                checkpoint: (member == MemberId::Rank(0))
+                    .then(|| CheckpointReport { name: "global_step_40".into(), age_ms: 70_000 }),
             })
             .collect(),
         gangs: vec![

@@ -162,11 +162,11 @@ fn member_report() -> impl Strategy<Value = MemberReport> {
         ended().prop_map(MemberState::Ended),
         refusal().prop_map(MemberState::Refused),
     ];
-    (key(), state, vec(guest_report(), 0..3)).prop_map(|(key, state, guests)| MemberReport {
-        key,
-        state,
-        guests,
-    })
+    let checkpoint =
+        (text(), any::<u64>()).prop_map(|(name, age_ms)| CheckpointReport { name, age_ms });
+    (key(), state, vec(guest_report(), 0..3), of(checkpoint)).prop_map(
+        |(key, state, guests, checkpoint)| MemberReport { key, state, guests, checkpoint },
+    )
 }
 
 fn guest_report() -> impl Strategy<Value = GuestReport> {
