@@ -186,7 +186,7 @@ impl Nodes {
             }
         }
         let report =
-            Report { held: push.generation, members, gangs: Vec::new(), guests: Vec::new() };
+            Report { held: push.generation, members, gangs: Vec::new(), ..Report::default() };
         Ok(Event::Reported { node: place.node.clone(), session: place.session, report })
     }
 

@@ -104,6 +104,7 @@ pub struct Job {
     pub exit_code: Option<i64>,
     pub directory: Option<String>,
     pub checkpoint_directory: Option<String>,
+    pub last_checkpoint: Option<Checkpoint>,
     pub nodes: Vec<String>,
     pub driver_node: Option<String>,
     pub submit_command: String,
@@ -119,6 +120,14 @@ pub struct Held {
     pub by: String,
     pub why: String,
     pub since: String,
+}
+
+/// A training checkpoint.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Checkpoint {
+    pub name: String,
+    pub age_s: u64,
 }
 
 /// What the jobs on a standing cluster use of it.

@@ -7,6 +7,7 @@ use gangline_common::ids::{GangId, JobId, NodeId};
 use tokio::sync::watch;
 
 use crate::core::Core;
+use crate::core::checkpoints::TrainingCheckpoint;
 use crate::core::credential::{ApiTokenRecord, JoinTokenRecord};
 use crate::core::effect::{Effects, Seen, Write};
 use crate::core::gang::Gang;
@@ -23,6 +24,8 @@ pub struct JobSnapshot {
     /// By number.
     pub attempts: Vec<Arc<Attempt>>,
     pub gang: Option<Arc<Gang>>,
+    /// The newest training checkpoint of the attempt that is live.
+    pub checkpoint: Option<TrainingCheckpoint>,
 }
 
 /// A node and the live gangs with a member there.
@@ -45,6 +48,7 @@ struct Inner {
     attempts: BTreeMap<(JobId, u32), Arc<Attempt>>,
     gangs: BTreeMap<GangId, Arc<Gang>>,
     live_gangs: BTreeMap<GangId, Arc<Gang>>,
+    checkpoints: BTreeMap<GangId, TrainingCheckpoint>,
     nodes: BTreeMap<NodeId, Arc<Node>>,
     /// By name: a token made again under a name replaces the old one.
     tokens: BTreeMap<String, ApiTokenRecord>,
@@ -72,6 +76,9 @@ impl Inner {
                 } else {
                     self.live_gangs.remove(&gang.id);
                 }
+                if self.checkpoints.get(&gang.id).is_some_and(|newest| !newest.is_of(gang)) {
+                    self.checkpoints.remove(&gang.id);
+                }
                 self.gangs.insert(gang.id.clone(), gang.clone());
             }
             Write::Node(node) => self.take_node(node),
@@ -82,6 +89,7 @@ impl Inner {
             Write::ForgetGang { id } => {
                 self.gangs.remove(id);
                 self.live_gangs.remove(id);
+                self.checkpoints.remove(id);
             }
             Write::ForgetJob { id } => {
                 self.jobs.remove(id);
@@ -135,6 +143,11 @@ impl Inner {
                     let node = Arc::make_mut(node);
                     node.last_word_ms = *last_word_ms;
                     node.held = Some(*held);
+                }
+            }
+            Seen::Checkpoint { gang, checkpoint } => {
+                if self.gangs.get(gang).is_some_and(|gang| checkpoint.is_of(gang)) {
+                    self.checkpoints.insert(gang.clone(), checkpoint.clone());
                 }
             }
         }
@@ -223,7 +236,9 @@ impl Board {
         let range = (id.clone(), 0)..=(id.clone(), u32::MAX);
         let attempts = inner.attempts.range(range).map(|(_, attempt)| attempt.clone()).collect();
         let gang = inner.gangs.get(&job.gang).cloned();
-        Some(JobSnapshot { job, attempts, gang })
+        let checkpoint = inner.checkpoints.get(&job.gang).cloned();
+        let checkpoint = checkpoint.filter(|_| job.cluster.is_none());
+        Some(JobSnapshot { job, attempts, gang, checkpoint })
     }
 
     /// The jobs on a standing cluster that have not ended, in the order of submission.

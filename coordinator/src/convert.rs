@@ -2,7 +2,7 @@
 
 use gangline_common::wire::v1;
 
-use crate::core::event::{EntrypointFact, GangFacts, GuestFact, GuestWord, Report};
+use crate::core::event::{CheckpointWord, EntrypointFact, GangFacts, GuestFact, GuestWord, Report};
 use crate::core::gang::{End, EndHow, Phase};
 use crate::core::job::{RayDriver, RayFacts, RayNode};
 use crate::core::maintenance::NODE_LABEL_LIMIT;
@@ -66,6 +66,7 @@ pub fn report(wire: v1::NodeReport) -> Report {
     Report {
         held: wire.held,
         guests: wire.members.iter().flat_map(guest_words).collect(),
+        checkpoints: wire.members.iter().filter_map(checkpoint_word).collect(),
         members: wire.members.into_iter().map(|m| (m.key, phase(m.state))).collect(),
         gangs: wire.gangs.into_iter().map(gang_facts).collect(),
     }
@@ -81,6 +82,12 @@ fn guest_words(member: &v1::MemberReport) -> impl Iterator<Item = GuestWord> {
             v1::GuestState::Swept { log_bytes } => GuestFact::Swept { log_bytes },
         },
     })
+}
+
+fn checkpoint_word(member: &v1::MemberReport) -> Option<CheckpointWord> {
+    let found = member.checkpoint.as_ref()?;
+    let (key, name) = (member.key.clone(), clip(found.name.clone()));
+    Some(CheckpointWord { key, name, age_ms: found.age_ms })
 }
 
 fn phase(state: v1::MemberState) -> Phase {

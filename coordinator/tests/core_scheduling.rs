@@ -2,6 +2,7 @@
 
 mod support;
 
+use gangline_common::ids::MemberId;
 use gangline_coordinator::core::effect::{Answer, Rejected};
 use gangline_coordinator::core::job::JobState;
 use gangline_coordinator::core::policy::Policy;
@@ -295,6 +296,67 @@ fn the_gangs_that_lose_least_are_sent_back() {
     // And may begin again on what is left over.
     let begun: u32 = ["half-1", "half-2"].map(|half| fleet.job(half).attempts).iter().sum();
     assert_eq!(begun, 3);
+}
+
+#[test]
+fn what_is_safe_in_a_training_checkpoint_is_not_lost() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_max_priority("rl", 100);
+    let preemptible = ", queue: {preemptible: true}";
+    let urgent = gang(1, 8, ", queue: {priority: urgent}");
+    let cause = |fleet: &Fleet, job: &str, number: u32| {
+        let mut attempts = fleet.core.attempts();
+        let attempt = attempts.find(|a| a.job.as_str() == job && a.number == number).unwrap();
+        attempt.outcome.clone().unwrap().sentence()
+    };
+    fleet.submit("old", &gang(1, 8, preemptible));
+    fleet.settle();
+    fleet.beat(600);
+    fleet.submit("young", &gang(1, 8, preemptible));
+    fleet.settle();
+    fleet.beat(60);
+    fleet.checkpoint("old", MemberId::Rank(0), "global_step_40", 10_000);
+    // The same again, as every report says it.
+    fleet.checkpoint("old", MemberId::Rank(0), "global_step_40", 10_500);
+    fleet.submit("urgent-1", &urgent);
+    fleet.settle();
+    fleet.settle();
+    assert!(is_running(&fleet, "urgent-1") && is_running(&fleet, "young"));
+    let said = cause(&fleet, "old", 1);
+    assert!(said.ends_with("priority 90; loses 10 s of work since global_step_40"), "{said}");
+
+    // Its next attempt has made none: what the one before has made says nothing of this one's work.
+    fleet.exit_ranks("urgent-1", 0);
+    fleet.settle();
+    assert!(is_running(&fleet, "old"));
+    fleet.beat(400);
+    // One that is older than the attempt says as little.
+    fleet.checkpoint("old", MemberId::Rank(0), "global_step_40", 3_600_000);
+    fleet.checkpoint("young", MemberId::Rank(0), "global_step_20", 399_000);
+    fleet.submit("urgent-2", &urgent);
+    fleet.settle();
+    fleet.settle();
+    assert!(is_running(&fleet, "old"), "it loses 400 s; young would lose 399");
+    let said = cause(&fleet, "young", 1);
+    assert!(said.ends_with("loses 6 min of work since global_step_20"), "{said}");
+}
+
+#[test]
+fn only_rank_0_of_the_attempt_that_runs_speaks_of_training_checkpoints() {
+    let mut fleet = fleet(&["a", "b", "c"]);
+    fleet.set_max_priority("rl", 100);
+    fleet.submit("wide", &gang(2, 8, ", queue: {preemptible: true}"));
+    fleet.settle();
+    fleet.beat(600);
+    fleet.submit("young", &gang(1, 8, ", queue: {preemptible: true}"));
+    fleet.settle();
+    fleet.beat(600);
+    fleet.checkpoint("wide", MemberId::Rank(1), "global_step_40", 1_000);
+    fleet.submit("urgent", &gang(1, 8, ", queue: {priority: urgent}"));
+    fleet.settle();
+    fleet.settle();
+    assert_eq!((is_running(&fleet, "wide"), is_running(&fleet, "urgent")), (true, true));
+    assert_eq!(fleet.state("young"), JobState::Pending);
 }
 
 #[test]

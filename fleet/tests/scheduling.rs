@@ -20,12 +20,14 @@ async fn two_nodes_with_four_gpus() -> anyhow::Result<Fleet> {
     Ok(fleet)
 }
 
-/// A gang that writes down every SIGTERM and ends by it, on whole nodes.
+/// A gang that writes down every SIGTERM and ends by it, on whole nodes; it makes a training checkpoint
+/// when it is told to by a file.
 fn gang(name: &str, project: &str, nnodes: u32, more: &str) -> String {
     format!(
         "name: {name}\nproject: {project}\nresources: {{nnodes: {nnodes}, gpus_per_node: 4}}\n\
          launcher: {{type: command}}\ngrace_period: 10s\n{more}\n\
-         run: |\n  trap 'echo asked to stop; exit 0' TERM\n  echo begun\n  while :; do sleep 0.1; done\n"
+         run: |\n  trap 'echo asked to stop; exit 0' TERM\n  echo begun\n  while :; do\n    [ -e \"$GANGLINE_CKPT_DIR/.go\" ] && mkdir -p \"$GANGLINE_CKPT_DIR/step-10\"\n    \
+         sleep 0.1\n  done\n"
     )
 }
 
@@ -111,6 +113,49 @@ async fn a_preemptible_job_makes_room_for_a_higher_priority() -> TestResult {
         api.stop(job).await?;
     }
     for job in [&second, &urgent, &firm, &old] {
+        api.wait_job(job, &["CANCELLED"], SHORT).await?;
+    }
+    fleet.assert_clean().await
+}
+
+#[tokio::test]
+async fn the_job_with_a_fresh_training_checkpoint_makes_room_before_one_that_began_later()
+-> TestResult {
+    let fleet = two_nodes_with_four_gpus().await?;
+    let api = fleet.api()?;
+    let soft = "queue: {priority: low, preemptible: true}";
+    let old = api.submit(&gang("old", "rlhf", 1, soft)).await?;
+    reached(&api, &old, "RUNNING", 1).await?;
+    let young = api.submit(&gang("young", "rlhf", 1, soft)).await?;
+    let shown = reached(&api, &young, "RUNNING", 1).await?;
+    assert_eq!(shown["last_checkpoint"], Value::Null);
+
+    let shown = api.job(&old).await?;
+    let directory = shown["checkpoint_directory"].as_str().context("a directory")?;
+    std::fs::write(std::path::Path::new(directory).join(".go"), "")?;
+    let until = Instant::now() + SHORT;
+    let newest = loop {
+        let newest = api.job(&old).await?["last_checkpoint"].clone();
+        if !newest.is_null() {
+            break newest;
+        }
+        anyhow::ensure!(Instant::now() < until, "no training checkpoint was seen");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(newest["name"], "step-10", "{newest}");
+
+    let urgent = api.submit(&gang("urgent", "rlhf", 1, "queue: {priority: high}")).await?;
+    reached(&api, &urgent, "RUNNING", 1).await?;
+    let sent_back = reached(&api, &old, "PENDING", 1).await?;
+    assert_eq!(api.state(&young).await?, "RUNNING");
+    let cause = sent_back["attempt_list"][0]["cause"].as_str().context("a cause")?;
+    assert!(cause.contains(&format!("job {urgent} has priority 75; loses ")), "{cause}");
+    assert!(cause.ends_with("work since step-10"), "{cause}");
+    assert_eq!(sent_back["last_checkpoint"], Value::Null, "it is of an attempt that is over");
+    for job in [&urgent, &young, &old] {
+        api.stop(job).await?;
+    }
+    for job in [&urgent, &young, &old] {
         api.wait_job(job, &["CANCELLED"], SHORT).await?;
     }
     fleet.assert_clean().await

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use gangline_common::ids::{Epoch, GangId, Generation, MemberKey, NodeId};
+use gangline_common::ids::{Epoch, GangId, Generation, MemberId, MemberKey, NodeId};
 use gangline_core::effect::{Desired, Push};
-use gangline_core::event::{Event, Report};
+use gangline_core::event::{CheckpointWord, Event, Report};
 use gangline_core::gang::{End, EndHow, Phase};
 
 use crate::fleet::{Fleet, node_id, session_of};
@@ -16,6 +16,8 @@ struct Held {
     key: MemberKey,
     phase: Phase,
     gpus: u32,
+    /// When it made its newest training checkpoint.
+    saved_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -96,7 +98,12 @@ impl Agents {
                         let gpus = share.gpus.len() as u32;
                         changes.push(change(&key, at, gpus, ChangeKind::Started));
                         agent.used += gpus;
-                        agent.members.push(Held { key, phase: Phase::Running { pid: 1 }, gpus });
+                        agent.members.push(Held {
+                            key,
+                            phase: Phase::Running { pid: 1 },
+                            gpus,
+                            saved_ms: None,
+                        });
                     }
                 }
                 Desired::Stop { gang, epoch } => {
@@ -131,15 +138,34 @@ impl Agents {
         self.recount(at, before, after);
     }
 
+    /// The gang has made a training checkpoint. True on the node that says so: rank 0's.
+    pub fn save(&mut self, at: usize, gang: &GangId, now_ms: u64) -> bool {
+        let held = self.agents.get_mut(at).into_iter().flat_map(|agent| &mut agent.members);
+        let mut ours = held.filter(|held| held.key.gang == *gang && held.phase.holds_resources());
+        let first = ours.find(|held| held.key.member == MemberId::Rank(0));
+        let speaks = first.is_some();
+        if let Some(held) = first {
+            held.saved_ms = Some(now_ms);
+        }
+        speaks
+    }
+
     /// The truth of one node.
-    pub fn report(&self, at: usize) -> Option<Event> {
+    pub fn report(&self, at: usize, now_ms: u64) -> Option<Event> {
         let agent = self.agents.get(at)?;
         let members = agent.members.iter().map(|held| (held.key.clone(), held.phase.clone()));
+        let saved = agent.members.iter().filter_map(|held| Some((held, held.saved_ms?)));
+        let checkpoints = saved.map(|(held, saved_ms)| CheckpointWord {
+            key: held.key.clone(),
+            name: format!("checkpoint-{saved_ms}"),
+            age_ms: now_ms.saturating_sub(saved_ms),
+        });
         let report = Report {
             held: agent.held,
             members: members.collect(),
             gangs: Vec::new(),
             guests: Vec::new(),
+            checkpoints: checkpoints.collect(),
         };
         Some(Event::Reported { node: agent.id.clone(), session: agent.session, report })
     }

@@ -127,6 +127,10 @@ struct Loop<'a, P> {
     full: bool,
     /// When a run ends unless it is interrupted: time, job, epoch.
     ends: BinaryHeap<Reverse<(u64, usize, u32)>>,
+    /// When a run makes its next training checkpoint: time, job, epoch. Only where the core asks
+    /// what would be lost: nobody is sent back unless GPUs are guaranteed to somebody.
+    saves: BinaryHeap<Reverse<(u64, usize, u32)>>,
+    save_every_ms: Option<u64>,
     pushes: VecDeque<Push>,
     effects: Effects,
     remembered: VecDeque<JobId>,
@@ -148,6 +152,7 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
             times: JobTimes { submit_ms: job.submit_ms, ..JobTimes::default() },
             ..Life::default()
         });
+        let lent = fleet.quotas().iter().any(|quota| quota.guaranteed > 0);
         Loop {
             workload,
             fleet,
@@ -161,6 +166,8 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
             arrival: 0,
             full: false,
             ends: BinaryHeap::new(),
+            saves: BinaryHeap::new(),
+            save_every_ms: Some(settings.checkpoint_every_ms).filter(|every| *every > 0 && lent),
             pushes: VecDeque::new(),
             effects: Effects::default(),
             remembered: VecDeque::new(),
@@ -220,6 +227,12 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
                 self.ends.pop();
                 self.finish(job, epoch)?;
             }
+            while let Some(Reverse((due, job, epoch))) = self.saves.peek().copied()
+                && due <= self.now_ms
+            {
+                self.saves.pop();
+                self.save(job, epoch)?;
+            }
             while !self.full
                 && let Some(job) = self.workload.jobs.get(self.arrival)
                 && job.submit_ms <= self.now_ms
@@ -238,7 +251,8 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
         let arrival = self.workload.jobs.get(self.arrival).filter(|_| !self.full);
         let arrival = arrival.map(|job| job.submit_ms.max(self.now_ms));
         let end = self.ends.peek().map(|Reverse((at, _, _))| *at);
-        let known = [arrival, end].into_iter().flatten().min();
+        let save = self.saves.peek().map(|Reverse((at, _, _))| *at);
+        let known = [arrival, end, save].into_iter().flatten().min();
         let waiting = self.live > self.running;
         let look = self.now_ms + LOOK_EVERY_MS;
         match known {
@@ -323,8 +337,29 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
         self.deliver()
     }
 
+    /// A run makes a training checkpoint, unless it was stopped before.
+    fn save(&mut self, index: usize, epoch: u32) -> Result<(), Failure> {
+        let Some(run) = self.lives.get(index).and_then(|life| life.run.as_ref()) else {
+            return Ok(());
+        };
+        let (Some(gang), Some(every_ms)) = (gang_id(index), self.save_every_ms) else {
+            return Ok(());
+        };
+        if run.epoch.n != epoch || run.stopped_ms.is_some() {
+            return Ok(());
+        }
+        let nodes = run.nodes.clone();
+        self.saves.push(Reverse((self.now_ms + every_ms, index, epoch)));
+        for node in nodes {
+            if self.agents.save(node, &gang, self.now_ms) {
+                self.report(node)?;
+            }
+        }
+        self.deliver()
+    }
+
     fn report(&mut self, node: usize) -> Result<(), Failure> {
-        match self.agents.report(node) {
+        match self.agents.report(node, self.now_ms) {
             Some(event) => self.take(event),
             None => Ok(()),
         }
@@ -372,6 +407,10 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
             life.times.start_ms.get_or_insert(self.now_ms);
             let left = job.duration_ms.saturating_sub(life.saved_ms);
             self.ends.push(Reverse((self.now_ms + left, index, epoch.n)));
+            let save = self
+                .save_every_ms
+                .map(|every_ms| Reverse((self.now_ms + every_ms, index, epoch.n)));
+            self.saves.extend(save);
         }
     }
 

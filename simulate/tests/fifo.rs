@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use gangline_simulate::workload::{Demand, Workload};
-use gangline_simulate::{Fleet, Policy, Replay, Settings, generate, replay};
+use gangline_simulate::{Fleet, Policy, ProjectQuota, Replay, Settings, generate, replay};
 use proptest::prelude::*;
 
 fn replay_with(workload: &Workload, fleet: &Fleet, policy: Policy) -> Replay {
@@ -143,4 +143,27 @@ proptest! {
             prop_assert!((used - workload.offered(&fleet) as f64 / 3_600_000.0).abs() < 0.01);
         }
     }
+}
+
+#[test]
+fn the_job_whose_work_is_safe_in_a_training_checkpoint_is_sent_back() {
+    // The first borrower has made a training checkpoint 50 s before the owner comes; the second one has
+    // run for 350 s and made none.
+    let text = "submit_s,duration_s,num_gpus,project\n\
+                0,4000,4,lent\n1500,4000,4,lent\n1850,100,4,own\n";
+    let workload = gangline_simulate::trace::read("t.csv", text.as_bytes()).expect("a trace");
+    let quota = ProjectQuota {
+        project: "own".to_owned(),
+        pool: "default".to_owned(),
+        guaranteed: 4,
+        maximum: None,
+    };
+    let fleet = Fleet::uniform(2, 4).expect("a fleet").with_quotas(vec![quota]).expect("quotas");
+    let replayed = replay_with(&workload, &fleet, Policy::Default);
+    let report = replayed.report;
+    assert_eq!((report.preemptions, report.unfinished), (1, 0));
+    assert!((report.gpu_hours_lost - 50.0 * 4.0 / 3600.0).abs() < 1e-3, "{report:?}");
+    let ends: Vec<Option<u64>> = replayed.times.iter().map(|times| times.end_ms).collect();
+    // It goes on when the owner's GPUs are free again, from what it had saved.
+    assert_eq!(ends, [Some(1_950_000 + 2_200_000), Some(5_500_000), Some(1_950_000)]);
 }

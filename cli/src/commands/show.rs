@@ -49,6 +49,9 @@ fn text(job: &Job) -> String {
             line(label, &text);
         }
     }
+    if let Some(newest) = &job.last_checkpoint {
+        line("last saved", &format!("{}, {} ago", newest.name, short(newest.age_s)));
+    }
     if !job.submit_command.is_empty() {
         line("command", &job.submit_command);
     }

@@ -21,7 +21,9 @@ pub fn running() -> Value {
     let mut job = job("j-7f3k2", "qwen3-8b-grpo", "RUNNING");
     let more = json!({
         "started": "2099-01-02T03:04:15Z", "attempts": 1, "nodes": ["gpu-0203", "gpu-0205"],
-        "driver_node": "gpu-0203", "spec": {"run": "true"},
+        "driver_node": "gpu-0203",
+        "last_checkpoint": {"name": "global_step_40", "made": "2099-01-02T03:09:15Z", "age_s": 250},
+        "spec": {"run": "true"},
         "submit_command": "gangline submit grpo.yaml",
         "attempt_list": [{
             "number": 1, "epoch": "1.1", "started": "2099-01-02T03:04:06Z", "ended": null,

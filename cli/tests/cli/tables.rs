@@ -108,6 +108,7 @@ j-7f3k2  qwen3-8b-grpo
   checkpoints  /shared/jobs/j-7f3k2/checkpoints
   nodes        gpu-0203 gpu-0205
   Ray driver   gpu-0203
+  last saved   global_step_40, 4m10s ago
   command      gangline submit grpo.yaml
 
 Attempts

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
 
 use super::audit::AuditEntry;
+use super::checkpoints::TrainingCheckpoint;
 use super::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use super::eligibility::BadDependency;
 use super::event::RequestId;
@@ -75,6 +76,10 @@ pub enum Seen {
         node: NodeId,
         last_word_ms: u64,
         held: Generation,
+    },
+    Checkpoint {
+        gang: GangId,
+        checkpoint: TrainingCheckpoint,
     },
 }
 

@@ -221,12 +221,22 @@ pub struct Join {
 }
 
 /// An agent's whole truth.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     pub held: Generation,
     pub members: Vec<(MemberKey, Phase)>,
     pub gangs: Vec<GangFacts>,
     pub guests: Vec<GuestWord>,
+    pub checkpoints: Vec<CheckpointWord>,
+}
+
+/// The newest training checkpoint of the incarnation that a member is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckpointWord {
+    pub key: MemberKey,
+    pub name: String,
+    /// How long ago it was made, in milliseconds.
+    pub age_ms: u64,
 }
 
 /// What a member of a standing cluster has done for a guest, named by its operation.

@@ -59,6 +59,9 @@ impl Core {
                 self.on_guest_word(word, now, out);
             }
         }
+        for word in report.checkpoints {
+            self.on_checkpoint_word(node, word, now, out);
+        }
         touched.sort();
         touched.dedup();
         for gang in touched {
@@ -67,7 +70,7 @@ impl Core {
         }
     }
 
-    fn is_assigned(&self, node: &NodeId, key: &MemberKey) -> bool {
+    pub(super) fn is_assigned(&self, node: &NodeId, key: &MemberKey) -> bool {
         self.gangs.get(&key.gang).is_some_and(|gang| {
             gang.epoch == key.epoch
                 && gang.members.get(&key.member).is_some_and(|m| m.node == *node)

@@ -8,6 +8,7 @@
 
 pub mod audit;
 pub mod capacity;
+pub mod checkpoints;
 mod constraints;
 pub mod controls;
 pub mod credential;
@@ -51,6 +52,7 @@ use gangline_common::ids::{GangId, JobId, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
 use capacity::Capacity;
+use checkpoints::TrainingCheckpoint;
 use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
@@ -118,6 +120,8 @@ pub struct Core {
     pub(crate) waited_for: BTreeMap<JobId, BTreeSet<JobId>>,
     /// Jobs that have ended in this step, for those that wait for them.
     pub(crate) just_ended: Vec<JobId>,
+    /// The newest training checkpoint of each live gang that has made one.
+    pub(crate) checkpoints: BTreeMap<GangId, TrainingCheckpoint>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
     pub(crate) quarantine: Vec<Quarantine>,
@@ -252,6 +256,7 @@ impl Core {
             }
             Write::ForgetGang { id } => {
                 self.holdings.mark(&id);
+                self.checkpoints.remove(&id);
                 self.starting_gangs.remove(&id);
                 self.stopping_gangs.remove(&id);
                 for node in self.gangs.remove(&id).iter().flat_map(|gang| gang.nodes()) {
@@ -401,6 +406,9 @@ impl Core {
             } else {
                 gangs.remove(&gang.id);
             }
+        }
+        if self.checkpoints.get(&gang.id).is_some_and(|newest| !newest.is_of(gang)) {
+            self.checkpoints.remove(&gang.id);
         }
         self.holdings.mark(&gang.id);
         let nodes = gang.nodes();

@@ -2,8 +2,8 @@
 //!
 //! There are two claims. A project takes back what it is guaranteed, from projects that hold more than
 //! they are guaranteed. And a job takes the place of preemptible jobs of lower priority. Whole gangs
-//! only, those that lose least work, none within its `min_runtime`, and only when that makes
-//! the claimant start. A job that was itself sent back for a higher priority displaces nobody: one
+//! only, those that lose least work since their last training checkpoints, none within its
+//! `min_runtime`, and only when that makes the claimant start. A job that was itself sent back for a higher priority displaces nobody: one
 //! preemption never leads to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +14,7 @@ use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::capacity::Slot;
+use super::checkpoints::loss_text;
 use super::constraints::may_share;
 use super::effect::Effects;
 use super::gang::{Gang, GangState};
@@ -32,6 +33,8 @@ struct Victim<'a> {
     gang: &'a Arc<Gang>,
     /// Work that would be done again: GPU-milliseconds.
     loss: u64,
+    /// The same for people.
+    loss_text: String,
 }
 
 impl Core {
@@ -51,7 +54,11 @@ impl Core {
                 };
                 claimant_of = Some(claimant.id.clone());
                 claimed.extend(victims.iter().map(|victim| victim.gang.id.clone()));
-                ends.extend(victims.into_iter().map(|victim| (victim.job.id.clone(), why.clone())));
+                ends.extend(
+                    victims.into_iter().map(|victim| {
+                        (victim.job.id.clone(), format!("{why}; {}", victim.loss_text))
+                    }),
+                );
                 break;
             }
             // Two claims of one pass could each count on the same free nodes.
@@ -118,8 +125,9 @@ impl Core {
             if !(runs && (borrows || lower)) || self.is_protected(job, now) {
                 continue;
             }
-            let loss = self.loss_ms(job, now).saturating_mul(u64::from(holding.gpus));
-            victims.push(Victim { job, gang, loss });
+            let unsaved = self.unsaved(job, now);
+            let loss = unsaved.0.saturating_mul(u64::from(holding.gpus));
+            victims.push(Victim { job, gang, loss, loss_text: loss_text(unsaved) });
         }
         victims.sort_by(|a, b| (a.loss, &a.gang.id).cmp(&(b.loss, &b.gang.id)));
         let chosen = choose(&victims, &mut room)?;
@@ -138,12 +146,6 @@ impl Core {
         let Some(promised) = job.request.min_runtime_ms else { return false };
         let running = job.started.filter(|_| job.state == JobState::Running);
         running.is_none_or(|started| now.ms_since(started) < promised)
-    }
-
-    /// How much of its run would be lost. Without word of a training checkpoint: all of it.
-    fn loss_ms(&self, job: &Job, now: Timestamp) -> u64 {
-        let running = job.started.filter(|_| job.state == JobState::Running);
-        running.map_or(0, |started| now.ms_since(started))
     }
 
     /// Its newest attempt was ended to make room.

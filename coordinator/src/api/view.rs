@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use super::auth::{HIDDEN, sees_values};
 use crate::board::{Board, JobSnapshot};
+use crate::core::checkpoints::TrainingCheckpoint;
 use crate::core::credential::Principal;
 use crate::core::gang::{End, EndHow, Gang, Member, Phase};
 use crate::core::job::{
@@ -108,6 +109,8 @@ pub struct JobView {
     /// Output directory below the shared root.
     pub directory: Option<String>,
     pub checkpoint_directory: Option<String>,
+    /// The newest training checkpoint of the attempt that is live, as far as is known.
+    pub last_checkpoint: Option<CheckpointView>,
     /// Names of the nodes of the newest attempt.
     pub nodes: Vec<String>,
     /// Name of the node on which Ray placed its driver.
@@ -125,6 +128,22 @@ pub struct HeldView {
     /// May be empty.
     pub why: String,
     pub since: String,
+}
+
+/// A training checkpoint.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CheckpointView {
+    /// The name of its entry in the checkpoint directory.
+    pub name: String,
+    pub made: String,
+    pub age_s: u64,
+}
+
+impl CheckpointView {
+    fn of(checkpoint: &TrainingCheckpoint) -> Self {
+        let age_s = Timestamp::now().ms_since(checkpoint.made) / 1000;
+        CheckpointView { name: checkpoint.name.clone(), made: time(checkpoint.made), age_s }
+    }
 }
 
 /// What the jobs on a standing cluster use of it.
@@ -297,6 +316,7 @@ impl JobView {
             exit_code: exit_code(job, gang),
             directory: request.job_directory.clone(),
             checkpoint_directory: request.checkpoint_directory.clone(),
+            last_checkpoint: snapshot.checkpoint.as_ref().map(CheckpointView::of),
             nodes,
             driver_node: driver_node(snapshot, names),
             detail: None,

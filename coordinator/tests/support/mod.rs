@@ -18,7 +18,8 @@ use gangline_coordinator::core::controls::Control;
 use gangline_coordinator::core::credential::{JoinTokenRecord, Principal, Role};
 use gangline_coordinator::core::effect::{Answer, Desired, DesiredGuest, Effects, Push, Write};
 use gangline_coordinator::core::event::{
-    EntrypointFact, Event, GangFacts, GuestFact, GuestWord, Join, Report, Submission,
+    CheckpointWord, EntrypointFact, Event, GangFacts, GuestFact, GuestWord, Join, Report,
+    Submission,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::invariants::{Watermarks, violations};
@@ -435,6 +436,20 @@ impl Fleet {
     }
 
     /// Ends the process of every rank of a job with this code, as far as it runs.
+    /// The agent of a member of the job reports a training checkpoint of this age.
+    pub fn checkpoint(&mut self, id: &str, member: MemberId, name: &str, age_ms: u64) {
+        let gang = self.job(id).gang.clone();
+        let holder = self.agents.iter().find_map(|(node, agent)| {
+            let key = agent.members.keys().find(|key| key.gang == gang && key.member == member)?;
+            Some((node.clone(), key.clone()))
+        });
+        let (node, key) = holder.expect("the member is somewhere");
+        let mut report = self.agents[&node].report();
+        report.checkpoints.push(CheckpointWord { key, name: name.to_owned(), age_ms });
+        let (node, session) = self.session(&node).expect("it is connected");
+        self.step(Event::Reported { node, session, report });
+    }
+
     pub fn exit_ranks(&mut self, id: &str, code: i32) {
         let gang = self.job(id).gang.clone();
         for agent in self.agents.values_mut() {
@@ -599,7 +614,8 @@ impl ModelAgent {
             operation: operation.clone(),
             fact: fact.clone(),
         });
-        Report { held: self.held, members: members.collect(), gangs, guests: guests.collect() }
+        let (members, guests) = (members.collect(), guests.collect());
+        Report { held: self.held, members, gangs, guests, checkpoints: Vec::new() }
     }
 }
 

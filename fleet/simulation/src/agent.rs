@@ -244,6 +244,7 @@ impl Agent {
             members: members.collect(),
             gangs: self.facts.values().cloned().collect(),
             guests: guests.collect(),
+            checkpoints: Vec::new(),
         })
     }
 
