@@ -8,5 +8,6 @@ pub mod build;
 pub mod fleet;
 pub mod hosts;
 pub mod process;
+pub mod raw_agent;
 pub mod ray_env;
 pub mod slots;

@@ -13,8 +13,8 @@ use gangline_common::transport::close;
 use gangline_common::wire::tlv::Handshake;
 use gangline_common::wire::v1::{AgentMessage, Heartbeat};
 use gangline_fleet::fleet::Fleet;
+use gangline_fleet::raw_agent::{RawAgent, hello};
 use quinn::VarInt;
-use support::raw_agent::{RawAgent, hello};
 use support::{SHORT, TestResult, command_fleet};
 
 async fn joined(fleet: &Fleet) -> anyhow::Result<RawAgent> {

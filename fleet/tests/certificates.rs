@@ -5,7 +5,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use support::raw_agent::{RawAgent, hello};
+use gangline_fleet::raw_agent::{RawAgent, hello};
 use support::{SHORT, TestResult, built, command};
 
 #[tokio::test]

@@ -13,9 +13,9 @@ use gangline_common::ids::JobId;
 use gangline_common::transport::StreamKind;
 use gangline_common::wire::v1::{CodePart, CodeRequest};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use gangline_fleet::raw_agent::{RawAgent, hello};
 use gangline_fleet::slots;
 use serde_json::Value;
-use support::raw_agent::{RawAgent, hello};
 use support::{RAY, SHORT, TestResult, built, command_fleet, ray_python};
 
 /// A program of two files and data, as it lies in a user's directory.

@@ -16,7 +16,7 @@ use gangline_common::wire::v1::{
     AgentMessage, Ended, EndedHow, LogChunk, MemberReport, MemberState, NodeReport,
 };
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use support::raw_agent::{RawAgent, hello};
+use gangline_fleet::raw_agent::{RawAgent, hello};
 use support::{SHORT, TestResult, built, command, command_fleet};
 
 /// Runs a real agent with this token; returns its exit code and what it said.

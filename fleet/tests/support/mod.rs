@@ -8,8 +8,6 @@ use gangline_fleet::build::{Binaries, binaries, workspace};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::ray_env;
 
-pub mod raw_agent;
-
 pub type TestResult = anyhow::Result<()>;
 
 pub const SHORT: Duration = Duration::from_secs(30);
