@@ -22,6 +22,8 @@ use gangline_coordinator::request::{Owner, job_request};
 
 /// GPUs of every node; the gangs take all of them.
 const GPUS: u32 = 8;
+/// Pool of the nodes, but for those of `add_busy_pool`.
+const POOL: &str = "default";
 
 /// Gangs that run from the beginning, at most: with more, setting up takes longer than measuring.
 const GANGS: usize = 250;
@@ -55,7 +57,8 @@ impl Nodes {
         Nodes::with_gangs(count, count / 2)
     }
 
-    fn with_gangs(count: usize, gangs: usize) -> anyhow::Result<Self> {
+    /// `count` nodes of which gangs of two fill as many as they are.
+    pub fn with_gangs(count: usize, gangs: usize) -> anyhow::Result<Self> {
         let now = Timestamp { boot_ms: 1_000_000, wall_ms: 1_800_000_000_000 };
         let mut nodes = Nodes {
             core: Core::new(1, now),
@@ -65,14 +68,39 @@ impl Nodes {
             request: Arc::new(gang_of_two()?),
             next: 0,
         };
-        for number in 0..count {
-            nodes.join(number)?;
-        }
-        for _ in 0..gangs {
-            let (submitted, _) = nodes.submit()?;
-            nodes.report_all(&submitted.pushes, &Phase::Running { pid: 1 })?;
-        }
+        nodes.join_all(count, POOL)?;
+        let request = nodes.request.clone();
+        nodes.fill(gangs, &request)?;
         Ok(nodes)
+    }
+
+    /// `count` more nodes in another pool, all taken by gangs of two.
+    pub fn add_busy_pool(&mut self, count: usize, pool: &str) -> anyhow::Result<()> {
+        self.join_all(count, pool)?;
+        let request = self.request_with(|request| request.pools = vec![pool.to_owned()]);
+        self.fill(count / 2, &request)
+    }
+
+    fn join_all(&mut self, count: usize, pool: &str) -> anyhow::Result<()> {
+        let first = self.places.len();
+        (first..first + count).try_for_each(|number| self.join(number, pool))
+    }
+
+    fn fill(&mut self, gangs: usize, request: &Arc<JobRequest>) -> anyhow::Result<()> {
+        for _ in 0..gangs {
+            let submission = self.submission_of(request.clone())?;
+            let submitted = self.step(submission);
+            anyhow::ensure!(submitted.pushes.len() == 2, "the gang found no place");
+            self.report_all(&submitted.pushes, &Phase::Running { pid: 1 })?;
+        }
+        Ok(())
+    }
+
+    /// A gang of two whole nodes of the usual pool, but for what `change` does.
+    pub fn request_with(&self, change: impl FnOnce(&mut JobRequest)) -> Arc<JobRequest> {
+        let mut request = JobRequest::clone(&self.request);
+        change(&mut request);
+        Arc::new(request)
     }
 
     fn number(&mut self) -> u64 {
@@ -86,7 +114,7 @@ impl Nodes {
         effects
     }
 
-    fn join(&mut self, number: usize) -> anyhow::Result<()> {
+    fn join(&mut self, number: usize, pool: &str) -> anyhow::Result<()> {
         let node = NodeId::new(format!("n-{number:05}"))?;
         let name = format!("gpu-{number:05}");
         let session = self.number();
@@ -121,23 +149,16 @@ impl Nodes {
             pushed_ms: None,
         };
         self.step(Event::Connected { request: 0, node: node.clone(), session: opened });
-        let inventory = Box::new(inventory(&name, number as u64));
+        let inventory = Box::new(inventory(&name, number as u64, pool));
         self.step(Event::Inventory { node: node.clone(), session, inventory, name });
         self.by_node.insert(node.clone(), self.places.len());
         self.places.push(Place { node, session, held: Generation::default() });
         Ok(())
     }
 
-    /// Submits a gang of whole nodes that finds no place; with a number of CPUs of its own it is like no
-    /// other to the scheduler.
-    pub fn wait_in_line(&mut self, nnodes: u32, cpus: Option<u32>) -> anyhow::Result<()> {
-        let usual = self.request.clone();
-        let mut request = JobRequest::clone(&usual);
-        (request.nnodes, request.nnodes_max) = (nnodes, nnodes);
-        request.cpus_milli = cpus.map(|cpus| 1000 + cpus);
-        self.request = Arc::new(request);
-        let event = self.submission()?;
-        self.request = usual;
+    /// Submits a gang that finds no place.
+    pub fn wait_in_line(&mut self, request: Arc<JobRequest>) -> anyhow::Result<()> {
+        let event = self.submission_of(request)?;
         let effects = self.step(event);
         anyhow::ensure!(effects.pushes.is_empty(), "the gang found a place");
         Ok(())
@@ -145,6 +166,11 @@ impl Nodes {
 
     /// The submission of a new gang of two whole nodes.
     pub fn submission(&mut self) -> anyhow::Result<Event> {
+        self.submission_of(self.request.clone())
+    }
+
+    /// The submission of a new gang.
+    pub fn submission_of(&mut self, request: Arc<JobRequest>) -> anyhow::Result<Event> {
         let number = self.number();
         let mut token_seed = [0; 32];
         token_seed[..8].copy_from_slice(&number.to_be_bytes());
@@ -155,7 +181,7 @@ impl Nodes {
             token_seed,
             principal: alice(),
             idempotency: None,
-            request: self.request.clone(),
+            request,
         };
         Ok(Event::Submit { request: number, submission: Box::new(submission) })
     }
@@ -230,14 +256,14 @@ fn gang_of_two() -> anyhow::Result<JobRequest> {
     Ok(job_request(&spec, owner, paths, "gangline submit job.yaml".to_owned()))
 }
 
-fn inventory(name: &str, number: u64) -> Inventory {
+fn inventory(name: &str, number: u64, pool: &str) -> Inventory {
     let [.., high, low] = number.to_be_bytes();
     Inventory {
         hostname: name.to_owned(),
         agent_version: "0.1.0".to_owned(),
         head_role: false,
         worker_role: true,
-        pool: "default".to_owned(),
+        pool: pool.to_owned(),
         labels: vec![("rack".to_owned(), format!("r{}", number / 16))],
         address: IpAddr::from([10, 20, high, low]),
         boot_id: format!("boot-{number}"),
