@@ -10,6 +10,7 @@
 
 mod audit;
 pub mod backup;
+mod batch;
 mod inspect;
 mod migrate;
 mod reader;
@@ -25,7 +26,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use gangline_common::ids::JobId;
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, Durability, StorageBackend, TableDefinition};
 
@@ -272,12 +272,7 @@ impl Store {
     /// Makes a batch durable: all of it, or an error after which this process must end.
     pub fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
         let mut head = self.audit_head;
-        self.transact(|transaction| {
-            for write in writes {
-                apply(transaction, write, &mut head)?;
-            }
-            Ok(())
-        })?;
+        self.transact(|transaction| batch::apply(transaction, writes, &mut head))?;
         self.audit_head = head;
         Ok(())
     }
@@ -348,69 +343,4 @@ fn publish(finished: &Path, path: &Path) -> std::io::Result<()> {
     std::fs::rename(finished, path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-}
-
-fn attempt_key(job: &JobId, number: u32) -> String {
-    format!("{job}/{number:010}")
-}
-
-fn secret_key(project: &str, name: &str) -> String {
-    format!("{project}\0{name}")
-}
-
-fn apply(
-    transaction: &redb::WriteTransaction,
-    write: &Write,
-    head: &mut AuditHead,
-) -> Result<(), String> {
-    let (table, key, value) = match write {
-        Write::Job(job) => (JOBS, job.id.to_string(), Some(record::encode_job(job)?)),
-        Write::Attempt(attempt) => (
-            ATTEMPTS,
-            attempt_key(&attempt.job, attempt.number),
-            Some(record::encode_attempt(attempt)?),
-        ),
-        Write::ForgetAttempt { job, number } => (ATTEMPTS, attempt_key(job, *number), None),
-        Write::ForgetGang { id } => (GANGS, id.to_string(), None),
-        Write::ForgetJob { id } => (JOBS, id.to_string(), None),
-        Write::Gang(gang) => (GANGS, gang.id.to_string(), Some(record::encode_gang(gang)?)),
-        Write::Node(node) => (NODES, node.id.to_string(), Some(record::encode_node(node)?)),
-        Write::JoinToken(token) => {
-            (JOIN_TOKENS, token.id.clone(), Some(record::encode_join_token(token)?))
-        }
-        Write::ForgetJoinToken { id } => (JOIN_TOKENS, id.clone(), None),
-        Write::ApiToken(token) => {
-            (API_TOKENS, token.name.clone(), Some(record::encode_api_token(token)?))
-        }
-        Write::Secret(secret) => (
-            SECRETS,
-            secret_key(&secret.project, &secret.name),
-            Some(record::encode_secret(secret)?),
-        ),
-        Write::Project(project) => {
-            (PROJECTS, project.name.clone(), Some(record::encode_project(project)?))
-        }
-        Write::Usage(usage) => (USAGE, usage.project.clone(), Some(record::encode_usage(usage)?)),
-        Write::Pool(pool) => (POOLS, pool.name.clone(), Some(record::encode_pool(pool)?)),
-        Write::ForgetPool { name } => (POOLS, name.clone(), None),
-        Write::ForgetSecret { project, name } => (SECRETS, secret_key(project, name), None),
-        Write::Idempotency(record) => (
-            IDEMPOTENCY,
-            format!("{}\0{}", record.user, record.key),
-            Some(record::encode_idempotency(record)?),
-        ),
-        Write::ForgetApiToken { name } => (API_TOKENS, name.clone(), None),
-        Write::Audit(entry) => {
-            let chained = head.chain(entry.clone());
-            *head = AuditHead::of(&chained);
-            (AUDIT, audit::key(chained.sequence), Some(record::encode_audit(&chained)?))
-        }
-        Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, format!("{user}\0{key}"), None),
-    };
-    let mut table = transaction.open_table(table).map_err(|e| e.to_string())?;
-    match value {
-        Some(bytes) => table.insert(key.as_str(), bytes.as_slice()).map(drop),
-        None => table.remove(key.as_str()).map(drop),
-    }
-    .map_err(|e| e.to_string())
 }

@@ -1,0 +1,129 @@
+//! What a batch of changes leaves in the tables.
+
+use std::collections::BTreeMap;
+
+use gangline_common::ids::JobId;
+use redb::{TableHandle, WriteTransaction};
+
+use super::audit::{self, AuditHead};
+use super::{
+    API_TOKENS, ATTEMPTS, AUDIT, GANGS, IDEMPOTENCY, JOBS, JOIN_TOKENS, NODES, POOLS, PROJECTS,
+    SECRETS, Table, USAGE, record,
+};
+use crate::core::effect::Write;
+
+/// What stands in one place after a batch; `None` for nothing.
+type Row = Option<Vec<u8>>;
+
+/// Applies a batch in the order of the tables and keys. What changes more than once in it, as a job
+/// that is submitted and starts, is written once: nobody sees what lay between.
+pub(super) fn apply(
+    transaction: &WriteTransaction,
+    writes: &[Write],
+    head: &mut AuditHead,
+) -> Result<(), String> {
+    let mut last: BTreeMap<String, (Table, BTreeMap<String, &Write>)> = BTreeMap::new();
+    let mut audited = Vec::new();
+    for write in writes {
+        match place(write) {
+            Some((table, key)) => {
+                let of_table = last.entry(table.name().to_owned());
+                let (_, keys) = of_table.or_insert_with(|| (table, BTreeMap::new()));
+                keys.insert(key, write);
+            }
+            None => {
+                if let Write::Audit(entry) = write {
+                    let chained = head.chain(entry.clone());
+                    *head = AuditHead::of(&chained);
+                    let row = Some(record::encode_audit(&chained)?);
+                    audited.push((audit::key(chained.sequence), row));
+                }
+            }
+        }
+    }
+    for (table, writes) in last.into_values() {
+        let rows = writes.into_iter().map(|(key, write)| Ok((key, row(write)?)));
+        put(transaction, table, rows)?;
+    }
+    match audited.is_empty() {
+        true => Ok(()),
+        false => put(transaction, AUDIT, audited.into_iter().map(Ok)),
+    }
+}
+
+fn put(
+    transaction: &WriteTransaction,
+    table: Table,
+    rows: impl Iterator<Item = Result<(String, Row), String>>,
+) -> Result<(), String> {
+    let mut table = transaction.open_table(table).map_err(|e| e.to_string())?;
+    for row in rows {
+        let (key, row) = row?;
+        match row {
+            Some(bytes) => table.insert(key.as_str(), bytes.as_slice()).map(drop),
+            None => table.remove(key.as_str()).map(drop),
+        }
+        .map_err(|e| e.to_string())?;
+    }
+    Ok(())
+}
+
+/// Table and key of an entity; an audit entry gets its key from the log.
+fn place(write: &Write) -> Option<(Table, String)> {
+    let (table, key) = match write {
+        Write::Job(job) => (JOBS, job.id.to_string()),
+        Write::ForgetJob { id } => (JOBS, id.to_string()),
+        Write::Attempt(attempt) => (ATTEMPTS, attempt_key(&attempt.job, attempt.number)),
+        Write::ForgetAttempt { job, number } => (ATTEMPTS, attempt_key(job, *number)),
+        Write::Gang(gang) => (GANGS, gang.id.to_string()),
+        Write::ForgetGang { id } => (GANGS, id.to_string()),
+        Write::Node(node) => (NODES, node.id.to_string()),
+        Write::JoinToken(token) => (JOIN_TOKENS, token.id.clone()),
+        Write::ForgetJoinToken { id } => (JOIN_TOKENS, id.clone()),
+        Write::ApiToken(token) => (API_TOKENS, token.name.clone()),
+        Write::ForgetApiToken { name } => (API_TOKENS, name.clone()),
+        Write::Secret(secret) => (SECRETS, two_part_key(&secret.project, &secret.name)),
+        Write::ForgetSecret { project, name } => (SECRETS, two_part_key(project, name)),
+        Write::Project(project) => (PROJECTS, project.name.clone()),
+        Write::Usage(usage) => (USAGE, usage.project.clone()),
+        Write::Pool(pool) => (POOLS, pool.name.clone()),
+        Write::ForgetPool { name } => (POOLS, name.clone()),
+        Write::Idempotency(record) => (IDEMPOTENCY, two_part_key(&record.user, &record.key)),
+        Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, two_part_key(user, key)),
+        Write::Audit(_) => return None,
+    };
+    Some((table, key))
+}
+
+fn row(write: &Write) -> Result<Row, String> {
+    Ok(Some(match write {
+        Write::Job(job) => record::encode_job(job)?,
+        Write::Attempt(attempt) => record::encode_attempt(attempt)?,
+        Write::Gang(gang) => record::encode_gang(gang)?,
+        Write::Node(node) => record::encode_node(node)?,
+        Write::JoinToken(token) => record::encode_join_token(token)?,
+        Write::ApiToken(token) => record::encode_api_token(token)?,
+        Write::Secret(secret) => record::encode_secret(secret)?,
+        Write::Project(project) => record::encode_project(project)?,
+        Write::Usage(usage) => record::encode_usage(usage)?,
+        Write::Pool(pool) => record::encode_pool(pool)?,
+        Write::Idempotency(idempotency) => record::encode_idempotency(idempotency)?,
+        Write::ForgetJob { .. }
+        | Write::ForgetAttempt { .. }
+        | Write::ForgetGang { .. }
+        | Write::ForgetJoinToken { .. }
+        | Write::ForgetApiToken { .. }
+        | Write::ForgetSecret { .. }
+        | Write::ForgetPool { .. }
+        | Write::ForgetIdempotency { .. }
+        | Write::Audit(_) => return Ok(None),
+    }))
+}
+
+fn attempt_key(job: &JobId, number: u32) -> String {
+    format!("{job}/{number:010}")
+}
+
+fn two_part_key(first: &str, second: &str) -> String {
+    format!("{first}\0{second}")
+}
