@@ -3,7 +3,7 @@
 //! It is synchronous on purpose: commits block, and no `await` is needed where decisions are made.
 //! A failed commit ends the loop with the error; `main` then ends the process.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -164,8 +164,12 @@ impl Loop {
 
     fn act(&mut self, effects: Effects) {
         self.board.publish(&effects);
-        for push in effects.pushes {
-            self.outbox.push(push);
+        // A desired state replaces the one before it: only the newest of a session is made ready.
+        let mut told = HashSet::new();
+        for push in effects.pushes.into_iter().rev() {
+            if told.insert(push.session) {
+                self.outbox.push(push);
+            }
         }
         for close in effects.closes {
             self.outbox.close(close);
