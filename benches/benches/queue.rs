@@ -48,7 +48,7 @@ fn decisions(table: &mut Table) -> anyhow::Result<()> {
     }
     nodes.add_busy_pool(BUSY_NODES, BUSY_POOL)?;
     for waiting in 0..WAITING {
-        let request = nodes.request_with(|request| {
+        let request = nodes.script.request_with(|request| {
             request.nnodes = 1 + waiting as u32 % 64;
             request.nnodes_max = request.nnodes;
             request.pools = vec![BUSY_POOL.to_owned()];
@@ -67,7 +67,7 @@ fn decision(nnodes: u32, beside: &str) -> String {
 
 /// Times the submissions of gangs that find their place, each of which runs and ends before the next.
 fn placed(nodes: &mut Nodes, nnodes: u32) -> anyhow::Result<Series> {
-    let request = nodes.request_with(|request| {
+    let request = nodes.script.request_with(|request| {
         (request.nnodes, request.nnodes_max) = (nnodes, nnodes);
     });
     let mut series = Series::default();
@@ -108,7 +108,7 @@ fn passes(table: &mut Table) -> anyhow::Result<()> {
     let mut waiting = 0;
     for (count, own_shape) in [(1, false), (100, false), (1_000, false), (2_000, true)] {
         while waiting < count {
-            let request = nodes.request_with(|request| {
+            let request = nodes.script.request_with(|request| {
                 request.nnodes = 1 + waiting as u32 % 64;
                 request.nnodes_max = request.nnodes;
                 // With a number of CPUs of its own it is like no other to the scheduler.

@@ -1,5 +1,6 @@
 //! What the hardware and the libraries below allow: the floors that figures stand beside.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
@@ -26,6 +27,15 @@ const BLOCKS: u64 = 256;
 const KEYS: u64 = 4096;
 const RECORD: usize = 512;
 const TABLE: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("floor");
+
+/// Tables with keys of text, as the coordinator's store has them.
+const TABLES: [TableDefinition<'static, &'static str, &'static [u8]>; 5] = [
+    TableDefinition::new("text-0"),
+    TableDefinition::new("text-1"),
+    TableDefinition::new("text-2"),
+    TableDefinition::new("text-3"),
+    TableDefinition::new("text-4"),
+];
 
 /// Write and fdatasync of 4 KiB into a file whose blocks are there already.
 pub struct RawDisk {
@@ -55,25 +65,60 @@ impl RawDisk {
 pub struct PlainRedb {
     database: Database,
     next: u64,
+    /// Key of the last record that was appended.
+    end: u64,
 }
 
 impl PlainRedb {
     pub fn create(directory: &Path) -> anyhow::Result<Self> {
         let database = Database::create(directory.join("plain.redb"))?;
-        let mut plain = PlainRedb { database, next: 0 };
+        let mut plain = PlainRedb { database, next: 0, end: KEYS };
         plain.commit(KEYS)?;
         Ok(plain)
     }
 
     /// Writes as many records of 512 B in one transaction.
     pub fn commit(&mut self, records: u64) -> anyhow::Result<()> {
+        let first = self.next;
+        self.next = (first + records) % KEYS;
+        let keys = (first..first + records).map(|key| key % KEYS);
+        self.write(keys.map(|key| (key, [key as u8; RECORD])))
+    }
+
+    /// Adds these records in one transaction, behind all that are there.
+    pub fn append<'a>(&mut self, records: impl Iterator<Item = &'a [u8]>) -> anyhow::Result<()> {
+        let first = self.end;
+        let mut end = first;
+        self.write(records.map(|record| {
+            end += 1;
+            (end, record)
+        }))?;
+        self.end = end;
+        Ok(())
+    }
+
+    /// Writes records into the tables that their keys name by number, in one transaction.
+    pub fn put(&self, rows: &BTreeMap<(usize, String), &[u8]>) -> anyhow::Result<()> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::Immediate)?;
+        transaction.set_two_phase_commit(true);
+        for (number, table) in TABLES.into_iter().enumerate() {
+            let mut table = transaction.open_table(table)?;
+            let of_table = (number, String::new())..(number + 1, String::new());
+            for ((_, key), record) in rows.range(of_table) {
+                table.insert(key.as_str(), *record)?;
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn write(&self, records: impl Iterator<Item = (u64, impl AsRef<[u8]>)>) -> anyhow::Result<()> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;
         transaction.set_two_phase_commit(true);
         let mut table = transaction.open_table(TABLE)?;
-        for _ in 0..records {
-            self.next = (self.next + 1) % KEYS;
-            table.insert(self.next, [self.next as u8; RECORD].as_slice())?;
+        for (key, record) in records {
+            table.insert(key, record.as_ref())?;
         }
         drop(table);
         Ok(transaction.commit()?)

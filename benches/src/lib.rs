@@ -1,9 +1,12 @@
 //! What the bench programs share: series of measurements, the table they print, and the floors
 //! that their figures stand beside.
 
+pub mod driven;
 pub mod floor;
+pub mod load;
 pub mod measure;
 pub mod nodes;
 pub mod program;
+pub mod script;
 pub mod stamps;
 pub mod table;

@@ -2,28 +2,18 @@
 //! their agents say at once what real agents would say in time.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::Context;
-use gangline_common::ids::{
-    GangId, Generation, GpuId, JobId, MemberKey, NodeId, PortBlock, short_suffix,
-};
+use gangline_common::ids::{GangId, Generation, MemberKey, NodeId};
 use gangline_common::time::Timestamp;
 use gangline_coordinator::core::Core;
-use gangline_coordinator::core::credential::{JoinTokenRecord, Principal, Role};
 use gangline_coordinator::core::effect::{Desired, Effects, Push};
-use gangline_coordinator::core::event::{Event, Join, Report, Submission};
-use gangline_coordinator::core::gang::{End, EndHow, Phase};
+use gangline_coordinator::core::event::{Event, Report};
+use gangline_coordinator::core::gang::Phase;
 use gangline_coordinator::core::job::JobRequest;
-use gangline_coordinator::core::node::{Gpu, Inventory, Session};
-use gangline_coordinator::paths::ResolvedPaths;
-use gangline_coordinator::request::{Owner, job_request};
 
-/// GPUs of every node; the gangs take all of them.
-const GPUS: u32 = 8;
-/// Pool of the nodes, but for those of `add_busy_pool`.
-const POOL: &str = "default";
+use crate::script::{POOL, Script, ended};
 
 /// Gangs that run from the beginning, at most: with more, setting up takes longer than measuring.
 const GANGS: usize = 250;
@@ -41,8 +31,7 @@ pub struct Nodes {
     pub now: Timestamp,
     pub places: Vec<Place>,
     by_node: BTreeMap<NodeId, usize>,
-    request: Arc<JobRequest>,
-    next: u64,
+    pub script: Script,
 }
 
 impl Nodes {
@@ -65,11 +54,10 @@ impl Nodes {
             now,
             places: Vec::with_capacity(count),
             by_node: BTreeMap::new(),
-            request: Arc::new(gang_of_two()?),
-            next: 0,
+            script: Script::new()?,
         };
         nodes.join_all(count, POOL)?;
-        let request = nodes.request.clone();
+        let request = nodes.script.gang_of_two();
         nodes.fill(gangs, &request)?;
         Ok(nodes)
     }
@@ -77,7 +65,7 @@ impl Nodes {
     /// `count` more nodes in another pool, all taken by gangs of two.
     pub fn add_busy_pool(&mut self, count: usize, pool: &str) -> anyhow::Result<()> {
         self.join_all(count, pool)?;
-        let request = self.request_with(|request| request.pools = vec![pool.to_owned()]);
+        let request = self.script.request_with(|request| request.pools = vec![pool.to_owned()]);
         self.fill(count / 2, &request)
     }
 
@@ -96,18 +84,6 @@ impl Nodes {
         Ok(())
     }
 
-    /// A gang of two whole nodes of the usual pool, but for what `change` does.
-    pub fn request_with(&self, change: impl FnOnce(&mut JobRequest)) -> Arc<JobRequest> {
-        let mut request = JobRequest::clone(&self.request);
-        change(&mut request);
-        Arc::new(request)
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
-    }
-
     pub fn step(&mut self, event: Event) -> Effects {
         let mut effects = Effects::default();
         self.core.step(event, self.now, &mut effects);
@@ -115,42 +91,11 @@ impl Nodes {
     }
 
     fn join(&mut self, number: usize, pool: &str) -> anyhow::Result<()> {
-        let node = NodeId::new(format!("n-{number:05}"))?;
-        let name = format!("gpu-{number:05}");
-        let session = self.number();
-        let mut certificate = [0; 32];
-        certificate[..8].copy_from_slice(&session.to_be_bytes());
-        let token = format!("t{number}");
-        let record = JoinTokenRecord {
-            id: token.clone(),
-            secret_sha256: [7; 32],
-            uses_left: 1,
-            expires_wall_ms: self.now.wall_ms + 3_600_000,
-            pool: None,
-            created_by: "admin".to_owned(),
-            created: self.now,
-        };
-        self.step(Event::CreateJoinToken { request: 0, record, actor: alice() });
-        let join = Join {
-            token_id: token,
-            secret_sha256: [7; 32],
-            node: node.clone(),
-            node_name: name.clone(),
-            certificate,
-        };
-        self.step(Event::Join { request: 0, join });
-        let opened = Session {
-            number: session,
-            instance: name.clone(),
-            certificate,
-            certificate_ends: i64::MAX,
-            remote: "10.0.0.1:4000".to_owned(),
-            introduced: false,
-            pushed_ms: None,
-        };
-        self.step(Event::Connected { request: 0, node: node.clone(), session: opened });
-        let inventory = Box::new(inventory(&name, number as u64, pool));
-        self.step(Event::Inventory { node: node.clone(), session, inventory, name });
+        let arrival = self.script.arrival(number, pool, self.now)?;
+        for event in arrival.events {
+            self.step(event);
+        }
+        let (node, session) = (arrival.node, arrival.session);
         self.by_node.insert(node.clone(), self.places.len());
         self.places.push(Place { node, session, held: Generation::default() });
         Ok(())
@@ -166,24 +111,13 @@ impl Nodes {
 
     /// The submission of a new gang of two whole nodes.
     pub fn submission(&mut self) -> anyhow::Result<Event> {
-        self.submission_of(self.request.clone())
+        self.submission_of(self.script.gang_of_two())
     }
 
     /// The submission of a new gang.
     pub fn submission_of(&mut self, request: Arc<JobRequest>) -> anyhow::Result<Event> {
-        let number = self.number();
-        let mut token_seed = [0; 32];
-        token_seed[..8].copy_from_slice(&number.to_be_bytes());
-        let submission = Submission {
-            after: Vec::new(),
-            job: JobId::new(format!("j-{}-{number}", short_suffix(number)))?,
-            gang: GangId::new(format!("g-{}-{number}", short_suffix(number)))?,
-            token_seed,
-            principal: alice(),
-            idempotency: None,
-            request,
-        };
-        Ok(Event::Submit { request: number, submission: Box::new(submission) })
+        let submission = self.script.submission(request)?;
+        Ok(Event::Submit { request: 0, submission: Box::new(submission) })
     }
 
     /// Submits a gang, which finds its place at once. Returns what came of it, and the gang.
@@ -226,13 +160,7 @@ impl Nodes {
 
     /// Ends the gang that these pushes began: its job succeeds and its nodes are free again.
     pub fn finish(&mut self, pushes: &[Push]) -> anyhow::Result<()> {
-        let end = End {
-            how: EndHow::Exited { code: 0 },
-            asked: false,
-            last_output: String::new(),
-            logs_complete: true,
-        };
-        self.report_all(pushes, &Phase::Ended(end))
+        self.report_all(pushes, &ended())
     }
 
     /// A sign of life of one node, by its index.
@@ -240,53 +168,4 @@ impl Nodes {
         let place = self.places.get(index % self.places.len()).context("no nodes")?;
         Ok(Event::Heard { node: place.node.clone(), session: place.session, held: place.held })
     }
-}
-
-fn gang_of_two() -> anyhow::Result<JobRequest> {
-    let spec = gangline_spec::parse(
-        "name: bench\nresources: {nnodes: 2, gpus_per_node: 8}\nlauncher: {type: command}\n\
-         command: [python, -m, train, --config, grpo.yaml]\nenv: {LR: 1e-6, MODEL: llama}\n",
-    )?;
-    let paths = ResolvedPaths {
-        job_directory: Some("/mnt/shared/jobs/bench".to_owned()),
-        checkpoint_directory: None,
-    };
-    let job = JobId::new("j-bench")?;
-    let owner = Owner { job: &job, project: "rl" };
-    Ok(job_request(&spec, owner, paths, "gangline submit job.yaml".to_owned()))
-}
-
-fn inventory(name: &str, number: u64, pool: &str) -> Inventory {
-    let [.., high, low] = number.to_be_bytes();
-    Inventory {
-        hostname: name.to_owned(),
-        agent_version: "0.1.0".to_owned(),
-        head_role: false,
-        worker_role: true,
-        pool: pool.to_owned(),
-        labels: vec![("rack".to_owned(), format!("r{}", number / 16))],
-        address: IpAddr::from([10, 20, high, low]),
-        boot_id: format!("boot-{number}"),
-        network_namespace: number,
-        container_start_ms: 1,
-        gpus: (0..GPUS)
-            .map(|index| Gpu {
-                uuid: GpuId(format!("GPU-{number:08x}-5b7e-4c1a-9f00-{index:012x}")),
-                index,
-                name: "NVIDIA H100 80GB HBM3".to_owned(),
-                memory_bytes: 80 << 30,
-            })
-            .collect(),
-        cpus_milli: 128_000,
-        memory_bytes: 1 << 40,
-        shm_bytes: 64 << 30,
-        pids_limit: None,
-        ports: PortBlock { base: 20_000, size: 12_768 },
-        versions: Vec::new(),
-        doctor: Vec::new(),
-    }
-}
-
-fn alice() -> Principal {
-    Principal { user: "alice".to_owned(), project: "rl".to_owned(), role: Role::Member, from: None }
 }
