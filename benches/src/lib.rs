@@ -1,6 +1,7 @@
 //! What the bench programs share: series of measurements, the table they print, and the floors
 //! that their figures stand beside.
 
+pub mod agents;
 pub mod driven;
 pub mod floor;
 pub mod load;

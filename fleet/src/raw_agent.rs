@@ -25,8 +25,8 @@ pub struct RawSession {
     pub connection: Connection,
     pub control: FrameSender,
     pub incoming: FrameReceiver,
-    // Dropping the endpoint would end the connection.
-    _endpoint: Endpoint,
+    /// Dropping it would end the connection.
+    pub endpoint: Endpoint,
 }
 
 fn any_port() -> SocketAddr {
@@ -75,7 +75,7 @@ impl RawAgent {
         match frame.kind {
             Kind::Welcome => {
                 Welcome::from_frame(&frame)?;
-                Ok(Ok(RawSession { connection, control, incoming, _endpoint: endpoint }))
+                Ok(Ok(RawSession { connection, control, incoming, endpoint }))
             }
             Kind::Refuse => Ok(Err(Refuse::from_frame(&frame)?)),
             other => bail!("{other:?} in answer to Hello"),
