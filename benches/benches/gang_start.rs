@@ -1,6 +1,7 @@
 //! From `submit` to the first instruction of every rank of a gang of four, with real processes: a
 //! coordinator and four agents on loopback. Beside it stands its floor: one durable commit, one
-//! round trip and the start of one process, measured in the same run.
+//! round trip and the start of one process, measured in the same run. Slurm, where it is installed, starts
+//! the same gangs afterwards.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use anyhow::Context;
 use gangline_benches::floor::{Echo, PlainRedb, RawDisk, spawn_stamp};
 use gangline_benches::measure::{RUNS, Series};
 use gangline_benches::program;
+use gangline_benches::slurm::{self, Slurm};
 use gangline_benches::stamps::{Stamps, monotonic_ns};
 use gangline_benches::table::{Table, digits};
 use gangline_common::ids::Epoch;
@@ -32,6 +34,9 @@ const SETTLE: Duration = Duration::from_millis(150);
 /// How often it is asked whether a gang has ended.
 const POLL: Duration = Duration::from_millis(2);
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Gangs of Slurm in all runs together, of either kind.
+const PEER_GANGS: usize = 50;
+const PEER_WARM_UP: usize = 3;
 
 fn main() -> ExitCode {
     program::run("gang_start", || {
@@ -54,8 +59,16 @@ async fn bench() -> anyhow::Result<()> {
             eprintln!("{}", fleet.agent_log(&format!("w{number}")));
         }
     }
-    print(&measured?);
-    Ok(())
+    let measured = measured?;
+    print(&measured);
+    drop(fleet);
+    match slurm::available() {
+        Ok(()) => peer(&measured).await,
+        Err(missing) => {
+            println!("Slurm is left out: {missing}.");
+            Ok(())
+        }
+    }
 }
 
 /// What was measured, in nanoseconds; each of the first group is part of the floor.
@@ -308,4 +321,94 @@ fn print(measured: &Measured) {
          floor and the gangs take turns. A gang is seen as SUCCEEDED by asking every {} ms.",
         POLL.as_millis()
     );
+}
+
+// ---------------------------------------------------------------- the peer
+
+/// Slurm's times of the same gangs since just before the command.
+#[derive(Default)]
+struct Peer {
+    first: Series,
+    last: Series,
+    ended: Series,
+    cycle: Series,
+    batch: Series,
+}
+
+async fn peer(own: &Measured) -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let mut stamps = Stamps::create(directory.path().join("stamps"))?;
+    let mut slurm = Slurm::start(RANKS).await?;
+    let mut peer = Peer::default();
+    for number in 0..PEER_WARM_UP {
+        srun(&mut slurm, &mut stamps, &format!("warm{number}")).await?;
+    }
+    for run in 0..RUNS {
+        for series in
+            [&mut peer.first, &mut peer.last, &mut peer.ended, &mut peer.cycle, &mut peer.batch]
+        {
+            series.begin_run()?;
+        }
+        for number in 0..PEER_GANGS / RUNS {
+            tokio::time::sleep(SETTLE).await;
+            let [first, last, ended] =
+                srun(&mut slurm, &mut stamps, &format!("alone{run}-{number}")).await?;
+            peer.first.record(first, 1)?;
+            peer.last.record(last, 1)?;
+            peer.ended.record(ended, 1)?;
+        }
+        let began = Instant::now();
+        for number in 0..PEER_GANGS / RUNS {
+            srun(&mut slurm, &mut stamps, &format!("busy{run}-{number}")).await?;
+        }
+        peer.cycle.record(began.elapsed(), (PEER_GANGS / RUNS) as u32)?;
+        let tag = format!("batch{run}");
+        let submitted = monotonic_ns();
+        slurm.sbatch(&stamp_command(&stamps, &tag)).await?;
+        let last = stamps.wait(&tag, RANKS).await?.into_iter().max().context("no stamp")?;
+        slurm.ended().await?;
+        peer.batch.record(Duration::from_nanos(last.saturating_sub(submitted)), 1)?;
+    }
+    slurm.stop().await?;
+    peer.print(own);
+    Ok(())
+}
+
+fn stamp_command(stamps: &Stamps, tag: &str) -> String {
+    format!("{STAMP} {} {tag}", stamps.path().display())
+}
+
+/// First and last rank's first instruction, and the end of the command.
+async fn srun(slurm: &mut Slurm, stamps: &mut Stamps, tag: &str) -> anyhow::Result<[Duration; 3]> {
+    let submitted = monotonic_ns();
+    slurm.srun(&stamp_command(stamps, tag)).await?;
+    let times = stamps.wait(tag, RANKS).await?;
+    slurm.ended().await?;
+    let ended = monotonic_ns();
+    let first = times.iter().min().copied().context("no stamp")?;
+    let last = times.iter().max().copied().context("no stamp")?;
+    Ok([first, last, ended].map(|time| Duration::from_nanos(time.saturating_sub(submitted))))
+}
+
+impl Peer {
+    fn print(&self, own: &Measured) {
+        let mut table = Table::of_timings();
+        let mut row = |what: &str, series: &Series, own: &Series| {
+            table.timing(what, series, Some(("Gangline", own)));
+        };
+        row("srun -> first rank's first instruction", &self.first, &own.first);
+        row("srun -> every rank's first instruction", &self.last, &own.last);
+        row("srun -> its end", &self.ended, &own.succeeded);
+        row("srun, back to back: one after the other", &self.cycle, &own.cycle);
+        row("sbatch -> every rank's first instruction", &self.batch, &own.last);
+        println!("{table}");
+        println!(
+            "Slurm with {RANKS} nodes on this machine, after Gangline's own gangs: {PEER_GANGS} alone and \
+             as many back to back, {RUNS} by sbatch; {} gangs/s. What sbatch and srun are told is not \
+             durable: the controller saves its state later, in the background. On another machine of 2 \
+             cores, not measured here, HyperQueue took 24 ms to every rank's first instruction and did 22 \
+             gangs/s.",
+            digits(1e9 / self.cycle.median()),
+        );
+    }
 }

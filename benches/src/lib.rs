@@ -9,5 +9,6 @@ pub mod measure;
 pub mod nodes;
 pub mod program;
 pub mod script;
+pub mod slurm;
 pub mod stamps;
 pub mod table;
