@@ -211,6 +211,7 @@ impl Held {
             key: key.clone(),
             state: state.clone(),
             guests: Vec::new(),
+            checkpoint: None,
         });
         let (held, gangs) = (self.generation, Vec::new());
         let report = NodeReport { held, members: members.collect(), gangs };

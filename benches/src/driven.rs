@@ -82,7 +82,7 @@ impl Driven {
                     }
                 }
                 let held = desired.header.generation;
-                let report = Report { held, members, gangs: Vec::new(), guests: Vec::new() };
+                let report = Report { held, members, ..Report::default() };
                 let (node, session) = (node.clone(), *session);
                 self.driver.handle.tell(Event::Reported { node, session, report }).await?;
             }
