@@ -323,7 +323,7 @@ fn what_is_safe_in_a_training_checkpoint_is_not_lost() {
     fleet.settle();
     assert!(is_running(&fleet, "urgent-1") && is_running(&fleet, "young"));
     let said = cause(&fleet, "old", 1);
-    assert!(said.ends_with("priority 90; loses 10 s of work since global_step_40"), "{said}");
+    assert!(said.ends_with("priority 100; loses 10 s of work since global_step_40"), "{said}");
 
     // Its next attempt has made none: what the one before has made says nothing of this one's work.
     fleet.exit_ranks("urgent-1", 0);
