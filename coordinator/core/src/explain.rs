@@ -139,7 +139,7 @@ impl Core {
         out: &mut Effects,
     ) {
         self.refresh_capacity();
-        self.refresh_holdings();
+        self.refresh_estimates();
         let answer = match question {
             Question::Job(id) => match self.jobs.get(&id).cloned() {
                 Some(job) => Answer::Explained(Box::new(self.explain(&job, now))),

@@ -25,7 +25,7 @@ pub struct Holding {
     pub since: Option<Timestamp>,
     pub pool: String,
     pub gpus: u32,
-    /// How long its job is going to run, as of the last look.
+    /// How long its job is going to run, as of the last forecast.
     pub estimate: Option<Estimate>,
     pub shares: Vec<HeldShare>,
 }
@@ -46,6 +46,8 @@ pub struct Holdings {
     /// GPUs by project and pool.
     gpus: BTreeMap<String, BTreeMap<String, u32>>,
     changed: BTreeSet<GangId>,
+    /// Projects of which it is known better how long their jobs run than the estimates here say.
+    stale: BTreeSet<String>,
 }
 
 impl Holdings {
@@ -53,12 +55,6 @@ impl Holdings {
         if !self.changed.contains(gang) {
             self.changed.insert(gang.clone());
         }
-    }
-
-    /// What is known now about how long jobs of a project run is other than it was.
-    fn mark_project(&mut self, project: &str) {
-        let gangs = self.gangs.iter().filter(|(_, holding)| holding.job.project == project);
-        self.changed.extend(gangs.map(|(gang, _)| gang.clone()));
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Holding>> {
@@ -95,20 +91,30 @@ impl Holdings {
 }
 
 impl Core {
-    /// Looks again at every gang that was marked, and at how long jobs will run of which more is known now.
+    /// Looks again at every gang that was marked, and forgets what is known better now.
     pub(super) fn refresh_holdings(&mut self) {
         for project in std::mem::take(&mut self.history.changed) {
-            self.holdings.mark_project(&project);
             for line in self.queue.lines_mut() {
                 if line.first().is_some_and(|job| job.project == project) {
                     line.estimate = None;
                 }
             }
+            self.holdings.stale.insert(project);
         }
         for id in std::mem::take(&mut self.holdings.changed) {
             let holding = self.holding(&id);
             self.holdings.set(&id, holding);
         }
+    }
+
+    /// Looks again at how long those will run of whose projects more is known now: for forecasts only, since
+    /// that is every gang of a project.
+    pub(super) fn refresh_estimates(&mut self) {
+        let stale = std::mem::take(&mut self.holdings.stale);
+        let gangs = self.holdings.gangs.iter();
+        let gangs = gangs.filter(|(_, holding)| stale.contains(&holding.job.project));
+        self.holdings.changed.extend(gangs.map(|(gang, _)| gang.clone()));
+        self.refresh_holdings();
     }
 
     fn holding(&self, id: &GangId) -> Option<Holding> {

@@ -304,7 +304,10 @@ impl Core {
     fn serve_those_due(&mut self, pass: &mut Pass, now: Timestamp) {
         while let Some(job) = pass.due.get(pass.served).cloned() {
             pass.served += 1;
-            let ends = pass.ends.get_or_insert_with(|| self.expected_ends(now));
+            let ends = pass.ends.get_or_insert_with(|| {
+                self.refresh_estimates();
+                self.expected_ends(now)
+            });
             let is_kept = |slot: SlotIndex| pass.kept_slots.contains_key(&slot);
             let Some(mut reservation) = self.reserve(&job, ends, &is_kept, now) else { continue };
             let Some(waiting) = self.queue.waiting_mut(&job.id) else { continue };
