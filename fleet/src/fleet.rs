@@ -179,6 +179,14 @@ impl Fleet {
         self.coordinator.as_ref().map(Process::id)
     }
 
+    /// Name and pid of the coordinator and of every agent that runs.
+    pub fn processes(&self) -> anyhow::Result<Vec<(String, u32)>> {
+        let coordinator = self.coordinator_id().context("no coordinator runs")?;
+        let agents = self.agents.iter().filter_map(|agent| agent.process.as_ref());
+        let agents = agents.map(|process| (process.name.clone(), process.id()));
+        Ok([("coordinator".to_owned(), coordinator)].into_iter().chain(agents).collect())
+    }
+
     /// SIGKILL.
     pub fn kill_coordinator(&mut self) -> anyhow::Result<()> {
         self.coordinator.take().context("no coordinator runs")?.kill()

@@ -11,3 +11,5 @@ pub mod process;
 pub mod raw_agent;
 pub mod ray_env;
 pub mod slots;
+pub mod soak;
+pub mod training;

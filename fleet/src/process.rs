@@ -149,6 +149,12 @@ pub fn listening_ports() -> Vec<u16> {
     ports
 }
 
+/// SIGKILL to one process, of which nothing is known but its id.
+pub fn kill(pid: u32) -> anyhow::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process id")?;
+    Ok(kill_process(pid, Signal::KILL)?)
+}
+
 /// SIGKILL to everything that `find` finds, until nothing is found.
 pub fn sweep(name: &str, value_prefix: &str, directory: Option<&Path>) {
     for _ in 0..100 {
@@ -157,9 +163,8 @@ pub fn sweep(name: &str, value_prefix: &str, directory: Option<&Path>) {
             return;
         }
         for process in found {
-            if let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
+            // It may have ended by itself.
+            let _ = kill(process.pid);
         }
         std::thread::sleep(Duration::from_millis(50));
     }

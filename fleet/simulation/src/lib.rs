@@ -17,7 +17,7 @@ mod healing;
 mod network;
 mod node;
 mod process;
-mod random;
+pub mod random;
 mod ray;
 pub mod tally;
 mod users;

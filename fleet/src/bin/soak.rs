@@ -1,141 +1,139 @@
-//! `cargo soak`: command gangs under random kill -9 of coordinator and agents, for as long as asked.
+//! `cargo soak`: real fleets under random kill -9 for as long as asked, and the other long runs.
 //!
-//! Every cycle submits a gang, kills somebody in the middle, starts it again, and demands that the
-//! job ends SUCCEEDED, that each rank ran exactly once, and that nothing is left. The last table of
-//! results is in docs/soak.md.
+//! Without a choice: coordinator and agents are killed under a running queue. The last tables of
+//! results are in docs/soak.md.
 
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Parser;
-use gangline_fleet::api::Api;
 use gangline_fleet::build::{binaries, workspace};
-use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use gangline_fleet::soak::{heads, kills, memory};
+use gangline_fleet::{slots, training};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Agents of a fleet under kills, and of one whose memory is watched.
+const AGENTS: usize = 3;
+/// Clients that keep its queue busy.
+const CLIENTS: u64 = 4;
 
 #[derive(Parser)]
-#[command(name = "soak", about = "Random kills under running gangs")]
+#[command(name = "soak", about = "Random kills under a running queue, and other long runs")]
 struct Arguments {
-    /// Kills of each kind.
+    /// Kills of the coordinator alone, and as many of an agent alone; a tenth as many of both.
     #[arg(long, default_value_t = 200)]
     cycles: u32,
     /// The same seed makes the same kills.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Simulated fleets instead of real ones; what follows is for them (`--simulation --help`).
+    /// Instead: kill so many Ray heads, each under a training of its own.
+    #[arg(long, value_name = "KILLS")]
+    ray_heads: Option<u32>,
+    /// Instead: watch memory and descriptors under load for so long, without kills (`1h`, `10m`).
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    memory: Option<Duration>,
+    /// Instead: simulated fleets; what follows is for them (`--simulation --help`).
     #[arg(long, num_args = 0.., allow_hyphen_values = true)]
     simulation: Option<Vec<String>>,
 }
 
-/// Whom a cycle kills.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Victim {
-    Coordinator,
-    Agent,
-}
-
-struct Tally {
-    kills: u32,
-    slowest: Duration,
-    total: Duration,
+fn duration(text: &str) -> Result<Duration, String> {
+    gangline_spec::parse_duration(text).ok_or_else(|| "a duration such as 10m or 1h".to_owned())
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    // Dropping a run at any point leaves nothing running.
+    tokio::select! {
+        done = run(&arguments) => done.map(|()| ExitCode::SUCCESS),
+        _ = interrupt.recv() => Ok(ExitCode::from(130)),
+        _ = terminate.recv() => Ok(ExitCode::from(143)),
+    }
+}
+
+async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(further) = &arguments.simulation {
-        return simulate(further).await;
+        // A program of its own: it is built with the switches for planted bugs, and nothing else
+        // ever is.
+        let simulation = ["gangline-simulation", "--features", "planted", "--bin", "histories"];
+        return program(&simulation, further).await;
     }
-    let mut fleet = Fleet::start(binaries(false).await?, FleetOptions::default()).await?;
-    for name in ["a", "b"] {
-        fleet.add_agent(AgentOptions::worker(name, 0)).await?;
+    if let Some(duration) = arguments.memory {
+        return watch_memory(duration).await;
     }
-    println!("cargo soak --cycles {} --seed {}", arguments.cycles, arguments.seed);
-    println!("{:<12} {:>6} {:>14} {:>14}", "killed", "kills", "job mean", "job slowest");
-    for (victim, word) in [(Victim::Coordinator, "coordinator"), (Victim::Agent, "agent")] {
-        let tally = soak(&mut fleet, victim, &arguments).await?;
+    if let Some(heads) = arguments.ray_heads {
+        return kill_heads(heads, arguments.seed).await;
+    }
+    kill(arguments).await
+}
+
+/// Runs another program of this workspace to its end.
+async fn program(what: &[&str], further: &[String]) -> anyhow::Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .current_dir(workspace())
+        .args(["run", "--release", "--package"])
+        .args(what)
+        .arg("--")
+        .args(further)
+        .kill_on_drop(true)
+        .status()
+        .await
+        .context("cargo is needed to build it")?;
+    if !status.success() {
+        bail!("it found something, or could not run");
+    }
+    Ok(())
+}
+
+async fn kill(arguments: &Arguments) -> anyhow::Result<()> {
+    let Arguments { cycles, seed, .. } = *arguments;
+    let options =
+        kills::Options { seed, cycles, both: cycles / 10, agents: AGENTS, clients: CLIENTS };
+    println!("cargo soak --cycles {cycles} --seed {seed}");
+    let mut fleet = kills::fleet(binaries(false).await?, AGENTS).await?;
+    let report = kills::run(&mut fleet, options, &mut |line| println!("{line}")).await?;
+    println!("{:<12} {:>6} {:>14} {:>14}", "killed", "kills", "settled mean", "slowest");
+    for (victim, tally) in &report.kills {
+        let mean = tally.total / tally.kills.max(1);
+        let word = victim.word();
+        println!("{word:<12} {:>6} {mean:>14.2?} {:>14.2?}", tally.kills, tally.slowest);
+    }
+    println!(
+        "{} jobs, {} of them cancelled, up to {} in the queue at a kill; {} submits without an \
+         answer; {} answers and rows checked, {} looks at an empty queue: none lost, none doubled, \
+         no process left",
+        report.jobs,
+        report.cancelled,
+        report.queue,
+        report.unanswered,
+        report.looked_at,
+        report.looks
+    );
+    Ok(())
+}
+
+async fn kill_heads(heads: u32, seed: u64) -> anyhow::Result<()> {
+    println!("cargo soak --ray-heads {heads} --seed {seed}");
+    let fleet = training::ray_fleet(binaries(false).await?).await?;
+    let _slot = slots::heavy().await?;
+    let tallies = heads::run(&fleet, heads, seed, &mut |line| println!("{line}")).await?;
+    println!("{:<12} {:>6} {:>14} {:>14}", "killed", "kills", "gone mean", "slowest");
+    for (word, tally) in tallies {
         let mean = tally.total / tally.kills.max(1);
         println!("{word:<12} {:>6} {mean:>14.2?} {:>14.2?}", tally.kills, tally.slowest);
     }
-    fleet.assert_clean().await?;
-    let jobs = count_jobs(&fleet.api()?).await?;
-    if jobs != u64::from(2 * arguments.cycles) {
-        bail!("{} cycles made {jobs} jobs", 2 * arguments.cycles);
-    }
-    println!("{jobs} jobs, none lost, none doubled, no process left");
+    println!("every job failed with its cause, no process left, and the next one ran");
     Ok(())
 }
 
-/// Runs the simulation, a program of its own: it is built with the switches for planted bugs, and
-/// nothing else ever is.
-async fn simulate(further: &[String]) -> anyhow::Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = tokio::process::Command::new(cargo)
-        .current_dir(workspace())
-        .args(["run", "--release", "--package", "gangline-simulation"])
-        .args(["--features", "planted", "--bin", "histories", "--"])
-        .args(further)
-        .status()
-        .await
-        .context("cargo is needed to build the simulation")?;
-    if !status.success() {
-        bail!("the simulation found something, or could not run");
-    }
-    Ok(())
-}
-
-async fn soak(fleet: &mut Fleet, victim: Victim, arguments: &Arguments) -> anyhow::Result<Tally> {
-    let mut random = arguments.seed | 1;
-    let mut tally = Tally { kills: 0, slowest: Duration::ZERO, total: Duration::ZERO };
-    for cycle in 0..arguments.cycles {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        let started = Instant::now();
-        one_cycle(fleet, victim, random).await.with_context(|| format!("cycle {cycle}"))?;
-        tally.kills += 1;
-        tally.slowest = tally.slowest.max(started.elapsed());
-        tally.total += started.elapsed();
-    }
-    Ok(tally)
-}
-
-async fn one_cycle(fleet: &mut Fleet, victim: Victim, random: u64) -> anyhow::Result<()> {
-    let api = fleet.api()?;
-    let spec = "name: soak\nresources: {nnodes: 2}\nlauncher: {type: command}\nrun: |\n  echo \
-                started >> $GANGLINE_CKPT_DIR/$NODE_RANK\n  sleep 0.5\n  echo done\n";
-    let job = api.submit(spec).await?;
-    tokio::time::sleep(Duration::from_millis(random % 700)).await;
-    match victim {
-        Victim::Coordinator => {
-            fleet.kill_coordinator()?;
-            fleet.start_coordinator().await?;
-        }
-        Victim::Agent => {
-            let name = if random & (1 << 20) == 0 { "a" } else { "b" };
-            fleet.kill_agent(name)?;
-            fleet.start_agent(name)?;
-        }
-    }
-    let done = api.wait_job(&job, &["SUCCEEDED"], Duration::from_secs(60)).await?;
-    let directory = done["checkpoint_directory"].as_str().context("no directory")?;
-    for rank in 0..2 {
-        let text = std::fs::read_to_string(format!("{directory}/{rank}"))?;
-        if text != "started\n" {
-            bail!("rank {rank} of {job} ran {} times", text.lines().count());
-        }
-    }
-    fleet.assert_clean().await
-}
-
-/// All jobs, over all pages.
-async fn count_jobs(api: &Api) -> anyhow::Result<u64> {
-    let (mut count, mut token) = (0, String::new());
-    loop {
-        let page = api.get(&format!("/api/v1/jobs?page_size=1000{token}")).await?;
-        count += page["jobs"].as_array().map_or(0, Vec::len) as u64;
-        match page["next_page_token"].as_str() {
-            Some(next) => token = format!("&page_token={next}"),
-            None => return Ok(count),
-        }
-    }
+async fn watch_memory(duration: Duration) -> anyhow::Result<()> {
+    println!("cargo soak --memory {duration:?}");
+    let mut fleet = kills::fleet(binaries(false).await?, AGENTS).await?;
+    memory::run(&mut fleet, duration, &mut |line| println!("{line}")).await
 }
