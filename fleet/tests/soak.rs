@@ -8,7 +8,7 @@ use support::{TestResult, built};
 /// No acknowledged job lost, none doubled, every rank ran once, nothing left behind.
 #[tokio::test]
 async fn twenty_kills_under_a_running_queue() -> TestResult {
-    let options = Options { seed: 1, cycles: 9, both: 2, agents: 3, clients: 4 };
+    let options = Options { seed: 1, cycles: 9, both: 2, agents: 2, clients: 3 };
     let mut fleet = kills::fleet(built().await?, options.agents).await?;
     let report = kills::run(&mut fleet, options, &mut |text| eprintln!("{text}")).await?;
     // Without these the soak shows nothing.
@@ -16,6 +16,6 @@ async fn twenty_kills_under_a_running_queue() -> TestResult {
     assert_eq!([Victim::Coordinator, Victim::Agent, Victim::Both].map(kills), [9, 9, 2]);
     assert_eq!(report.looks, 2);
     assert!(report.jobs > 40 && report.cancelled > 0, "{report:?}");
-    assert!(report.queue > 6, "jobs waited at the kills: {report:?}");
+    assert!(report.queue > 4, "jobs waited at the kills: {report:?}");
     Ok(())
 }

@@ -23,6 +23,8 @@ const STOPPED_BY: &str = "stopped by ";
 const PAGE: usize = 1000;
 /// Longest pause of a client between two requests, in milliseconds.
 const PAUSE_MS: u64 = 150;
+/// Pause before a submit at a kill is made again.
+const AGAIN: Duration = Duration::from_millis(50);
 /// Ended jobs that clients still look at.
 const REMEMBERED: usize = 64;
 
@@ -67,6 +69,9 @@ pub struct Clients {
     idle: watch::Receiver<u64>,
     count: u64,
     tasks: JoinSet<anyhow::Result<()>>,
+    /// Submits that were made at the moment of a kill, and how many there were.
+    rushing: JoinSet<anyhow::Result<()>>,
+    rushed: u64,
 }
 
 impl Clients {
@@ -88,7 +93,31 @@ impl Clients {
             };
             tasks.spawn(client.run(phases.clone(), idle_sender.clone()));
         }
-        Clients { shared, phase, idle, count: load.clients, tasks }
+        let rushing = JoinSet::new();
+        Clients { shared, phase, idle, count: load.clients, tasks, rushing, rushed: 0 }
+    }
+
+    /// Submits so many jobs at this moment; each is asked for again until it is answered.
+    pub fn rush(&mut self, count: u64) {
+        for _ in 0..count {
+            self.rushed += 1;
+            let mut client = Client {
+                shared: self.shared.clone(),
+                random: Random::new(self.rushed),
+                number: self.count,
+                submitted: self.rushed,
+                unanswered: None,
+            };
+            self.rushing.spawn(async move {
+                let (key, spec) = client.new_job();
+                client.submit(key, spec).await?;
+                while let Some((key, spec)) = client.unanswered.take() {
+                    tokio::time::sleep(AGAIN).await;
+                    client.submit(key, spec).await?;
+                }
+                Ok(())
+            });
+        }
     }
 
     /// Jobs that were acknowledged and are not known to have ended.
@@ -112,6 +141,13 @@ impl Clients {
     /// # Errors
     /// A client was told what no client may be told, or `patience` was too short.
     pub async fn quiet(&mut self, patience: Duration) -> anyhow::Result<()> {
+        let rushing = async {
+            while let Some(ended) = self.rushing.join_next().await {
+                ended??;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(patience, rushing).await.context("a submit is never answered")??;
         self.phase.send_replace(Phase::Quiet);
         let count = self.count;
         let all_idle = self.idle.wait_for(|idle| *idle == count);
@@ -199,9 +235,8 @@ impl Client {
         match (self.random.below(100), job) {
             (12..60, _) if live < self.shared.backlog => {
                 self.submitted += 1;
-                let key = format!("c{}-{}", self.number, self.submitted);
-                let spec = self.spec(&key);
-                self.submit(key.into(), spec).await
+                let (key, spec) = self.new_job();
+                self.submit(key, spec).await
             }
             (0..4, _) | (_, None) => self.shared.list().await.map(drop),
             (4..12, Some(job)) => self.shared.stop(&job).await,
@@ -209,17 +244,17 @@ impl Client {
         }
     }
 
-    /// One or two ranks, each of which notes that it has started, and of how many it is one, and does
-    /// nothing for a while.
-    fn spec(&mut self, key: &str) -> String {
+    /// The newest job's key, which is its name, and its spec: one or two ranks, each of which notes that
+    /// it has started, and of how many it is one, and does nothing for a while.
+    fn new_job(&mut self) -> (Id, String) {
+        let key = format!("c{}-{}", self.number, self.submitted);
         let nnodes = self.random.between(1, 2);
-        let tenths = self.random.between(1, 12);
-        format!(
+        let tenths = self.random.between(1, 4);
+        let spec = format!(
             "name: {key}\nresources: {{nnodes: {nnodes}}}\nlauncher: {{type: command}}\nrun: |\n  \
-             echo $NNODES >> $GANGLINE_CKPT_DIR/$NODE_RANK\n  sleep {}.{}\n",
-            tenths / 10,
-            tenths % 10
-        )
+             echo $NNODES >> $GANGLINE_CKPT_DIR/$NODE_RANK\n  sleep 0.{tenths}\n"
+        );
+        (key.into(), spec)
     }
 
     async fn submit(&mut self, key: Id, spec: String) -> anyhow::Result<()> {

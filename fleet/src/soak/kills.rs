@@ -16,9 +16,13 @@ use crate::fleet::{AgentOptions, Fleet, FleetOptions};
 /// Longest time from a kill until everything that was queued before it has ended.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Longest moment before a kill, and longest time until the victim is started again.
-const MOMENT_MS: u64 = 1500;
+const MOMENT_MS: u64 = 1000;
 /// Jobs that wait or run while nobody is quiet, for each agent: more than agents can run at once.
 const BACKLOG: usize = 6;
+/// Submits at the moment at which a coordinator is killed, and within which time they are under way, in
+/// microseconds: before, in and after the commit.
+const RUSH: u64 = 3;
+const RUSH_US: u64 = 8000;
 /// Cycles between two looks at everything with the queue empty.
 const CYCLES_PER_LOOK: u32 = 10;
 
@@ -181,6 +185,9 @@ impl Soak<'_> {
     async fn kill(&mut self, victim: Victim) -> anyhow::Result<()> {
         let agent = self.random.pick(&self.names).cloned().context("no agents")?;
         if victim != Victim::Agent {
+            self.clients.rush(RUSH);
+            let within = self.random.below(RUSH_US);
+            tokio::time::sleep(Duration::from_micros(within)).await;
             self.fleet.kill_coordinator()?;
         }
         if victim == Victim::Both {
