@@ -130,6 +130,35 @@ fn a_ray_job_runs_when_its_entrypoint_runs() {
     assert_eq!(fleet.state("j1"), JobState::Succeeded);
 }
 
+/// The entrypoint dies of the head's death, and its agent may say so first.
+#[test]
+fn a_head_that_died_is_the_cause_even_when_its_entrypoint_is_heard_of_first() {
+    let mut fleet = two_workers();
+    fleet.add_node("h", 0, true);
+    fleet.submit("j1", RAY);
+    fleet.settle();
+    let head = fleet.agents.get_mut("h").unwrap();
+    head.entrypoints.insert("j1-1".into(), EntrypointFact::Running);
+    fleet.settle();
+    let head = fleet.agents.get_mut("h").unwrap();
+    let failed = EntrypointFact::Failed { cause: "the entrypoint exited with code 1".to_owned() };
+    head.entrypoints.insert("j1-1".into(), failed);
+    fleet.report("h");
+    assert_eq!(fleet.state("j1"), JobState::Stopping);
+    // By itself: the stop has not arrived there.
+    for phase in fleet.agents.get_mut("h").unwrap().members.values_mut() {
+        *phase = ended(EndHow::Exited { code: 1 }, false);
+    }
+    fleet.report("h");
+    fleet.settle();
+    let job = fleet.job("j1");
+    let reason = "Ray head on h exited with code 1; then the entrypoint exited with code 1";
+    assert_eq!((job.state, job.reason.as_str()), (JobState::Failed, reason));
+    let cause = Outcome::Failed { cause: reason.to_owned() };
+    let attempt = fleet.core.attempts().find(|attempt| attempt.job == job.id).unwrap();
+    assert_eq!(attempt.outcome.as_ref(), Some(&cause));
+}
+
 #[test]
 fn a_dead_member_fails_the_attempt_and_names_the_node() {
     let mut fleet = two_workers();

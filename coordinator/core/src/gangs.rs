@@ -360,6 +360,7 @@ impl Core {
         let Some(outcome) = job.outcome.clone() else { return };
         let back_to_queue = outcome.terminal_state().is_none();
         let ends = job.state == JobState::Stopping && (all_done || (job_done && !back_to_queue));
+        let outcome = if ends { self.with_first_cause(&gang, outcome, out) } else { outcome };
         if all_done || ends {
             self.finish_guests_of(id, now, out);
         }
@@ -372,6 +373,31 @@ impl Core {
         if ends {
             self.end_job(&gang.job, &outcome, now, out);
         }
+    }
+
+    /// A member that died by itself is the cause even when its consequence, the entrypoint's end, was
+    /// heard of first.
+    fn with_first_cause(&mut self, gang: &Gang, outcome: Outcome, out: &mut Effects) -> Outcome {
+        let launcher = self.jobs.get(&gang.job).map(|job| job.request.launcher);
+        let (Outcome::Failed { cause: heard }, Some(Launcher::Ray)) = (&outcome, launcher) else {
+            return outcome;
+        };
+        let causes = gang.members.iter().filter_map(|(id, member)| match &member.phase {
+            Phase::Ended(end) if !end.asked => {
+                Some(self.cause(*id, &member.node, end, Launcher::Ray))
+            }
+            _ => None,
+        });
+        let causes: Vec<String> = causes.collect();
+        let Some(first) = causes.first().filter(|_| !causes.contains(heard)) else {
+            return outcome;
+        };
+        let outcome = Outcome::Failed { cause: format!("{first}; then {heard}") };
+        if let Some(attempt) = self.attempts.get(&(gang.job.clone(), gang.attempt)) {
+            let attempt = Attempt { outcome: Some(outcome.clone()), ..Attempt::clone(attempt) };
+            self.put(Write::Attempt(Arc::new(attempt)), out);
+        }
+        outcome
     }
 
     /// Looks at every stopping gang again: nodes become lost, log graces run out.
