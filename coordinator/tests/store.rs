@@ -6,13 +6,15 @@ mod records;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use gangline_coordinator::core::audit::AuditEntry;
 use gangline_coordinator::core::effect::Write;
 use gangline_coordinator::core::job::Job;
 use gangline_coordinator::store::{Meta, STORE_VERSION, Store, StoreError, inspect, record};
 use records::{Value, values};
-use redb::{Database, ReadableTable, TableDefinition};
+use redb::backends::FileBackend;
+use redb::{Database, ReadableTable, StorageBackend, TableDefinition};
 use tempfile::TempDir;
 
 type Table = TableDefinition<'static, &'static str, &'static [u8]>;
@@ -514,4 +516,63 @@ fn a47_the_audit_log_survives_and_shows_an_edit() {
     let (head, broken) = place.open().unwrap().audit_log().verify();
     assert_eq!(head.sequence, 1201);
     assert!(broken.as_ref().unwrap().starts_with("entry 1202: "), "{broken:?}");
+}
+
+/// A file that counts what is read from it, in bytes.
+#[derive(Debug)]
+struct Counted(FileBackend, Arc<AtomicU64>);
+
+impl StorageBackend for Counted {
+    fn len(&self) -> std::io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.1.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, length: u64) -> std::io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> std::io::Result<()> {
+        self.0.close()
+    }
+}
+
+/// What does not fit into its cache is read again, however much memory the machine has.
+#[test]
+fn a_store_holds_a_bounded_part_of_its_file() {
+    const CACHE: u64 = 64 << 20;
+    let place = Place::with(&[]);
+    std::fs::remove_file(&place.path).unwrap();
+    let mut store = Store::open(&place.path, false, "c").unwrap();
+    let detail = "x".repeat(1_000_000);
+    for _ in 0..12 {
+        let entry = AuditEntry { detail: detail.clone(), ..values::audit().entry };
+        store.commit(&vec![Write::Audit(entry); 8]).unwrap();
+    }
+    drop(store);
+    let read = Arc::new(AtomicU64::new(0));
+    let storage = || {
+        let file = std::fs::File::options().read(true).write(true).open(&place.path).unwrap();
+        FileBackend::new(file).map(|file| Counted(file, read.clone()))
+    };
+    let store = Store::open_on(&place.path, storage, |_| Ok(())).unwrap();
+    let log = store.audit_log();
+    assert_eq!((log.verify().0.sequence, log.verify().1), (96, None));
+    // Both times from the beginning: at most the cache's size is still there.
+    read.store(0, Ordering::Relaxed);
+    assert_eq!(log.verify().0.sequence, 96);
+    let again = read.load(Ordering::Relaxed);
+    assert!(again >= 96_000_000 - CACHE, "{again} bytes were read again");
 }

@@ -5,14 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::{Database, StorageBackend};
+use redb::StorageBackend;
 
 use super::trial::TrialBackend;
-use super::{STORE_VERSION, Store, StoreError, StoreReader, file_storage, reader, why};
+use super::{STORE_VERSION, Store, StoreError, StoreReader, builder, file_storage, reader, why};
 use crate::core::secrets::SecretRecord;
-
-/// Page cache of the trial run.
-const TRIAL_CACHE_BYTES: usize = 64 << 20;
 
 /// A store that was read and checked as a whole. Its file is locked while this lives.
 pub struct Inspection {
@@ -49,10 +46,7 @@ pub(super) fn of(path: &Path, storage: impl StorageBackend) -> Result<Inspection
     let refused = |reason: String| StoreError::Refused { path: path.to_owned(), reason };
     let run = || {
         let backend = TrialBackend::new(storage).map_err(|e| refused(e.to_string()))?;
-        let mut database = Database::builder()
-            .set_cache_size(TRIAL_CACHE_BYTES)
-            .create_with_backend(backend)
-            .map_err(|e| why(path, &e))?;
+        let mut database = builder().create_with_backend(backend).map_err(|e| why(path, &e))?;
         if !database.check_integrity().map_err(|e| why(path, &e))? {
             return Err(refused("its pages contradict each other".to_owned()));
         }

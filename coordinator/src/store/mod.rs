@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::backends::FileBackend;
-use redb::{Database, DatabaseError, Durability, StorageBackend, TableDefinition};
+use redb::{Builder, Database, DatabaseError, Durability, StorageBackend, TableDefinition};
 
 pub use self::audit::{AuditError, AuditHead, AuditLog, Chained};
 pub use self::inspect::{Inspection, inspect};
@@ -35,6 +35,10 @@ pub use self::reader::{Counts, StoreReader};
 use self::record::Layout;
 use crate::core::effect::Write;
 use crate::core::secrets::SecretRecord;
+
+/// Most of a store that is held in memory, in bytes, whatever its file has: decisions are made from
+/// the core's own memory, and only the audit log and copies are read again.
+const CACHE_BYTES: usize = 64 << 20;
 
 type Table = TableDefinition<'static, &'static str, &'static [u8]>;
 const META: Table = TableDefinition::new("meta");
@@ -160,7 +164,7 @@ impl Store {
         // Gives the lock back.
         drop(inspection);
         let kept = storage().map_err(|e| why(path, &e))?;
-        let database = Database::builder().create_with_backend(kept);
+        let database = builder().create_with_backend(kept);
         let mut store = Store::unread(path, database.map_err(|e| why(path, &e))?);
         if layout < STORE_VERSION {
             store.migrate(layout)?;
@@ -327,6 +331,13 @@ fn why(path: &Path, error: &DatabaseError) -> StoreError {
     StoreError::Refused { path, reason }
 }
 
+/// How every store is opened.
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}
+
 /// An empty database at `unfinished`, over whatever a start that did not end well has left there.
 /// It will hold token hashes and the seeds of Ray's tokens: its owner's business only.
 fn begin(unfinished: &Path) -> Result<Database, String> {
@@ -335,7 +346,7 @@ fn begin(unfinished: &Path) -> Result<Database, String> {
     let file = options.open(unfinished).map_err(|e| e.to_string())?;
     file.try_lock().map_err(|_| "another process is making it".to_owned())?;
     file.set_len(0).map_err(|e| e.to_string())?;
-    Database::builder().create_file(file).map_err(|e| e.to_string())
+    builder().create_file(file).map_err(|e| e.to_string())
 }
 
 /// Gives a finished store its name, durably.
