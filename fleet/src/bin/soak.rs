@@ -14,7 +14,7 @@ use gangline_fleet::{slots, training};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Agents of a fleet under kills, and of one whose memory is watched.
+/// Agents of a fleet under kills.
 const AGENTS: usize = 3;
 /// Clients that keep its queue busy.
 const CLIENTS: u64 = 4;
@@ -134,6 +134,6 @@ async fn kill_heads(heads: u32, seed: u64) -> anyhow::Result<()> {
 
 async fn watch_memory(duration: Duration) -> anyhow::Result<()> {
     println!("cargo soak --memory {duration:?}");
-    let mut fleet = kills::fleet(binaries(false).await?, AGENTS).await?;
+    let mut fleet = kills::fleet(binaries(false).await?, memory::NODES).await?;
     memory::run(&mut fleet, duration, &mut |line| println!("{line}")).await
 }

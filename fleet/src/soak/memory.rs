@@ -3,12 +3,15 @@
 //!
 //! What grows by design is kept out: nothing but its user forgets an ended job, so each client
 //! deletes its jobs, and at most [`CLIENTS`] are known at a time. Submits carry no idempotency key:
-//! those are remembered for a day. What stays is the audit log, which is on disk.
+//! those are remembered for a day. An agent remembers the highest epoch of the last
+//! [`MAX_SEEN`] gangs; every job runs on every node, and nothing is judged until that many have
+//! ended. What stays is the audit log, which is on disk: the coordinator's pages of it are allowed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use gangline_agent::core::MAX_SEEN;
 use reqwest::Method;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -19,16 +22,21 @@ use crate::fleet::Fleet;
 /// Clients at the same time, each with one job.
 const CLIENTS: u64 = 6;
 /// Pause of a client between two jobs.
-const PAUSE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(200);
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// Rows of the table of a whole run.
 const ROWS: u32 = 12;
-/// This share of a run, one in so many, is not judged: pools, caches and arenas fill.
-const WARM_UP: usize = 10;
+/// Gangs after which agents, pools and arenas are full: a tenth more than agents remember.
+const WARM_UP: u64 = MAX_SEEN as u64 * 11 / 10;
+/// Nodes of the fleet, and of every job.
+pub const NODES: usize = 2;
 /// The mean of the last third may be above that of the first by so much: a share in percent, and a
 /// constant for what an allocator keeps by chance (two arenas' smallest heaps of 1 MiB).
 const SHARE_PERCENT: u64 = 5;
 const SLACK_KIB: u64 = 2048;
+/// The coordinator may have this much more for every job in between: its store's cache, which has a
+/// bound of its own, holds pages of the audit log, and a job leaves two entries there.
+const AUDIT_BYTES: u64 = 400;
 /// The same for descriptors: a connection or two of clients, and what is open for a moment.
 const SLACK_FILES: u64 = 8;
 /// Longest wait for one short job.
@@ -39,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Sample {
     kib: u64,
     files: u64,
+    /// Jobs that had ended.
+    jobs: u64,
 }
 
 /// A process and all its samples.
@@ -64,15 +74,17 @@ pub async fn run(
     let (ended, counter) = watch::channel(0_u64);
     let (over, is_over) = watch::channel(false);
     let mut clients = JoinSet::new();
-    for number in 0..CLIENTS {
+    for _ in 0..CLIENTS {
         let (api, root) = (fleet.api()?, fleet.shared_root());
-        clients.spawn(client(api, root, number, ended.clone(), is_over.clone()));
+        clients.spawn(client(api, root, ended.clone(), is_over.clone()));
     }
     let header: Vec<String> = watched.iter().map(|one| format!("{:>18}", one.name)).collect();
     say(format!("{:>7} {:>8} {}", "minutes", "jobs", header.join(" ")));
     let started = Instant::now();
     let mut row = 1;
     let mut since_row = 0;
+    // Samples of the warm-up.
+    let mut cold = 0;
     while started.elapsed() < duration {
         tokio::time::sleep(SAMPLE_EVERY).await;
         if let Some(ended) = clients.try_join_next() {
@@ -80,7 +92,11 @@ pub async fn run(
             bail!("a client has ended");
         }
         for (one, (_, pid)) in watched.iter_mut().zip(&processes) {
-            one.samples.push(sample(*pid)?);
+            let jobs = *counter.borrow();
+            one.samples.push(Sample { jobs, ..sample(*pid)? });
+        }
+        if *counter.borrow() < WARM_UP {
+            cold += 1;
         }
         since_row += 1;
         if started.elapsed() >= duration * row / ROWS {
@@ -102,9 +118,11 @@ pub async fn run(
     ensure!(left["jobs"].as_array().is_some_and(Vec::is_empty), "jobs are left: {left}");
     fleet.assert_clean().await?;
     let mut grown = Vec::new();
-    for one in &watched {
-        let (first, last) = thirds(&one.samples)?;
-        let bound = first.kib + first.kib * SHARE_PERCENT / 100 + SLACK_KIB;
+    for (index, one) in watched.iter().enumerate() {
+        let (first, last) = thirds(one.samples.get(cold..).unwrap_or_default())?;
+        // The coordinator is the first.
+        let audit_kib = if index == 0 { (last.jobs - first.jobs) * AUDIT_BYTES / 1024 } else { 0 };
+        let bound = first.kib + first.kib * SHARE_PERCENT / 100 + SLACK_KIB + audit_kib;
         let files = first.files + first.files * SHARE_PERCENT / 100 + SLACK_FILES;
         say(format!(
             "{}: {} KiB in the first third, {} KiB in the last, at most {bound}; {} descriptors, \
@@ -123,14 +141,11 @@ pub async fn run(
 async fn client(
     api: Api,
     root: PathBuf,
-    number: u64,
     ended: watch::Sender<u64>,
     mut over: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let spec = format!(
-        "name: short-{number}\nresources: {{nnodes: {}}}\nlauncher: {{type: command}}\nrun: \
-         sleep 0.1\n",
-        1 + number % 2
+        "name: short\nresources: {{nnodes: {NODES}}}\nlauncher: {{type: command}}\nrun: sleep 0.1\n"
     );
     while !*over.borrow_and_update() {
         let job = api.submit(&spec).await?;
@@ -146,18 +161,28 @@ async fn client(
             ensure!(Instant::now() < until, "{job}: {status}: {}", deleted.text().await?);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        std::fs::remove_dir_all(root.join("jobs").join(&job)).with_context(|| job.clone())?;
+        remove(&root.join("jobs").join(&job), until).await.with_context(|| job.clone())?;
         ended.send_modify(|count| *count += 1);
         tokio::time::sleep(PAUSE).await;
     }
     Ok(())
 }
 
-/// The first and the last third of what comes after the warm-up.
-fn thirds(samples: &[Sample]) -> anyhow::Result<(Sample, Sample)> {
-    let judged = samples.get(samples.len() / WARM_UP..).unwrap_or_default();
+/// Removes a job's directory, into which an agent may still copy the job's logs.
+async fn remove(directory: &Path, until: Instant) -> anyhow::Result<()> {
+    loop {
+        match std::fs::remove_dir_all(directory) {
+            Ok(()) => return Ok(()),
+            Err(error) if Instant::now() >= until => return Err(error.into()),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+}
+
+/// The first and the last third of what is judged.
+fn thirds(judged: &[Sample]) -> anyhow::Result<(Sample, Sample)> {
     let third = judged.len() / 3;
-    ensure!(third > 0, "{} samples are too few: watch for a minute or more", samples.len());
+    ensure!(third > 0, "it took too short: {WARM_UP} jobs are the warm-up");
     let first = judged.get(..third).unwrap_or_default();
     let last = judged.get(judged.len() - third..).unwrap_or_default();
     Ok((mean(first), mean(last)))
@@ -168,18 +193,22 @@ fn mean(samples: &[Sample]) -> Sample {
     Sample {
         kib: samples.iter().map(|sample| sample.kib).sum::<u64>() / count,
         files: samples.iter().map(|sample| sample.files).sum::<u64>() / count,
+        jobs: samples.iter().map(|sample| sample.jobs).sum::<u64>() / count,
     }
 }
 
 /// A process and its children, but not theirs: with an agent its nursery, without the members.
 fn sample(pid: u32) -> anyhow::Result<Sample> {
     let mut sample = sample_one(pid)?;
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    for child in children.unwrap_or_default().split_whitespace() {
-        // It may have ended meanwhile.
-        if let Some(one) = child.parse().ok().and_then(|child| sample_one(child).ok()) {
-            sample.kib += one.kib;
-            sample.files += one.files;
+    // Each thread has its own.
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            // It may have ended meanwhile.
+            if let Some(one) = child.parse().ok().and_then(|child| sample_one(child).ok()) {
+                sample.kib += one.kib;
+                sample.files += one.files;
+            }
         }
     }
     Ok(sample)
@@ -191,7 +220,7 @@ fn sample_one(pid: u32) -> anyhow::Result<Sample> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?.parse()?;
     let files = std::fs::read_dir(process.join("fd"))?.count() as u64;
-    Ok(Sample { kib, files })
+    Ok(Sample { kib, files, jobs: 0 })
 }
 
 #[cfg(test)]
@@ -199,11 +228,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_warm_up_is_left_out_and_thirds_are_compared() {
-        let samples: Vec<Sample> = (0..100).map(|kib| Sample { kib, files: 1 }).collect();
+    fn the_first_and_the_last_third_are_compared() {
+        let samples: Vec<Sample> =
+            (0..90).map(|kib| Sample { kib, files: 1, jobs: 2 * kib }).collect();
         let (first, last) = thirds(&samples).unwrap();
-        // 10 to 39, and 70 to 99.
-        assert_eq!((first.kib, last.kib, last.files), (24, 84, 1));
+        // 0 to 29, and 60 to 89.
+        assert_eq!((first.kib, last.kib, last.files, last.jobs), (14, 74, 1, 149));
         assert!(thirds(&samples[..2]).is_err());
     }
 
