@@ -56,7 +56,7 @@ pub struct Request {
 }
 
 impl Request {
-    fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind as u8];
         bytes.extend(self.mark.as_bytes());
         bytes.push(0);
@@ -64,7 +64,8 @@ impl Request {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Request> {
+    /// `None` for what is no request.
+    pub fn decode(bytes: &[u8]) -> Option<Request> {
         let (&kind, rest) = bytes.split_first()?;
         let kind = match kind {
             b's' => Kind::Shim,

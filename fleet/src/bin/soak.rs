@@ -34,6 +34,9 @@ struct Arguments {
     /// Instead: watch memory and descriptors under load for so long, without kills (`1h`, `10m`).
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     memory: Option<Duration>,
+    /// Instead: feed every decoder with mutated input for so many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    fuzz: Option<u64>,
     /// Instead: simulated fleets; what follows is for them (`--simulation --help`).
     #[arg(long, num_args = 0.., allow_hyphen_values = true)]
     simulation: Option<Vec<String>>,
@@ -62,6 +65,11 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
         // ever is.
         let simulation = ["gangline-simulation", "--features", "planted", "--bin", "histories"];
         return program(&simulation, further).await;
+    }
+    if let Some(seconds) = arguments.fuzz {
+        // A program of its own as well: it counts what it allocates.
+        let further = [seconds.to_string(), "--seed".to_owned(), arguments.seed.to_string()];
+        return program(&["gangline-fuzz"], &further).await;
     }
     if let Some(duration) = arguments.memory {
         return watch_memory(duration).await;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "common",
     "spec",
     "tree",
@@ -18,6 +18,7 @@ const CRATES: [&str; 11] = [
     "agent",
     "cli",
     "fleet/simulation",
+    "fleet/fuzz",
     "fleet",
 ];
 /// Not modules of a crate but its roots; the map may name them.
