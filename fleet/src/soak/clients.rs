@@ -238,8 +238,8 @@ impl Client {
                 let (key, spec) = self.new_job();
                 self.submit(key, spec).await
             }
-            (0..4, _) | (_, None) => self.shared.list().await.map(drop),
-            (4..12, Some(job)) => self.shared.stop(&job).await,
+            (0..2, _) | (_, None) => self.shared.list().await.map(drop),
+            (2..12, Some(job)) => self.shared.stop(&job).await,
             (_, Some(job)) => self.shared.get(&job).await,
         }
     }

@@ -1,7 +1,6 @@
 //! Kills of coordinator and agents under a running queue, and what must hold after each of them.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -10,6 +9,7 @@ use gangline_simulation::random::Random;
 use super::check::Checker;
 use super::clients::{Clients, Load};
 use super::history::{Action, Answer, End, Id, Operation};
+use super::runs;
 use crate::build::Binaries;
 use crate::fleet::{AgentOptions, Fleet, FleetOptions};
 
@@ -250,7 +250,10 @@ impl Soak<'_> {
         }
         self.count(&history, listed);
         for (job, end) in ends(&history) {
-            self.check_runs(&job, end)?;
+            if let Err(error) = self.check_runs(&job, end) {
+                let page = self.fleet.api()?.job(&job).await?;
+                return Err(error.context(format!("{page:#}")));
+            }
         }
         self.fleet.assert_clean().await
     }
@@ -267,31 +270,14 @@ impl Soak<'_> {
         self.report.looks += 1;
     }
 
-    /// Every rank of a job that succeeded has started once, and none of any other job twice; and what
-    /// nobody stopped has succeeded.
+    /// See [`runs::wrong`].
     fn check_runs(&self, job: &str, end: End) -> anyhow::Result<()> {
-        if end != End::Succeeded && !(end == End::Cancelled && self.checker.may_be_stopped(job)) {
-            bail!("{job} ended as {end:?}");
-        }
         let directory = self.fleet.shared_root().join("jobs").join(job).join("checkpoints");
-        let (mut started, mut wanted) = (0, 1);
-        for rank in 0..2 {
-            let text = match std::fs::read_to_string(directory.join(rank.to_string())) {
-                Ok(text) => text,
-                Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                Err(error) => return Err(error.into()),
-            };
-            let lines: Vec<&str> = text.lines().collect();
-            let [nnodes] = lines.as_slice() else {
-                bail!("rank {rank} of {job} has started {} times: {lines:?}", lines.len());
-            };
-            started += 1;
-            wanted = nnodes.parse().with_context(|| format!("rank {rank} of {job}: {nnodes:?}"))?;
+        let ranks = runs::read(&directory).with_context(|| job.to_owned())?;
+        match runs::wrong(end, self.checker.may_be_stopped(job), &ranks) {
+            Some(wrong) => bail!("{job}: {wrong}"),
+            None => Ok(()),
         }
-        if end == End::Succeeded && started != wanted {
-            bail!("{job} succeeded, and {started} of {wanted} ranks have started");
-        }
-        Ok(())
     }
 }
 
