@@ -52,6 +52,9 @@ fn requests() -> Target {
                     return Verdict::Broken(format!("{request:?} cannot be written"));
                 };
                 verdict = again(&Some(request), Request::take(&mut bytes));
+                if let Verdict::Broken(_) = verdict {
+                    return verdict;
+                }
             }
             verdict
         }),
