@@ -50,6 +50,8 @@ pub async fn run(
         let (took, reason) = kill_one(fleet, part, moment)
             .await
             .with_context(|| format!("head {number}: {word}"))?;
+        // What Ray said last follows in further lines.
+        let reason = reason.lines().next().unwrap_or_default();
         say(format!("{number:>4} {word:<11} {:>6.1} s  {reason}", took.as_secs_f64()));
         tally.kills += 1;
         tally.total += took;
