@@ -299,6 +299,27 @@ fn the_gangs_that_lose_least_are_sent_back() {
 }
 
 #[test]
+fn a_job_that_wants_a_whole_node_starts_on_none_that_is_kept() {
+    let big = gang(2, 4, ", queue: {priority: high}");
+    let mut fleet = overtaken(&["a", "b"], &big);
+    fleet.exit_ranks("passed", 0);
+    fleet.settle();
+    // Four GPUs would be left for `big`, but not the node.
+    fleet.submit(
+        "whole",
+        &gang(1, 4, "").replace("gpus_per_node", "exclusive: true, gpus_per_node"),
+    );
+    fleet.settle();
+    assert_eq!(fleet.state("whole"), JobState::Pending);
+    fleet.submit("part", &gang(1, 4, ""));
+    fleet.settle();
+    assert!(is_running(&fleet, "part"));
+    fleet.exit_ranks("long", 0);
+    fleet.settle();
+    assert!(is_running(&fleet, "big"));
+}
+
+#[test]
 fn what_is_safe_in_a_training_checkpoint_is_not_lost() {
     let mut fleet = fleet(&["a", "b"]);
     fleet.set_max_priority("rl", 100);

@@ -10,6 +10,7 @@ use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::capacity::{Slot, SlotIndex};
+use super::constraints::is_exclusive;
 use super::effect::{Effects, Seen, Write};
 use super::forecast::{Ends, Reservation};
 use super::gang::{Gang, GangState, Member, Phase};
@@ -229,8 +230,14 @@ impl Core {
             // It would fit if nothing were kept for those ahead of it.
             Ok(()) => {
                 self.serve_those_due(pass, now);
-                let gpus = job.request.gpus_per_node as usize;
-                let is_kept = |slot: &Slot| pass.is_kept(slot, gpus, end_ms);
+                let request = &job.request;
+                let is_kept = |slot: &Slot| {
+                    // One that has the node to itself leaves nothing of it.
+                    let whole = is_exclusive(request, &slot.kind);
+                    let gpus =
+                        if whole { slot.free_gpus.len() } else { request.gpus_per_node as usize };
+                    pass.is_kept(slot, gpus, end_ms)
+                };
                 match self.start_if_it_fits(job, &is_kept, true, now, out) {
                     Ok(()) => return Ok(()),
                     Err(why) => {
