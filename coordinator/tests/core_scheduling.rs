@@ -5,6 +5,7 @@ mod support;
 use gangline_common::ids::MemberId;
 use gangline_coordinator::core::effect::{Answer, Rejected};
 use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::policy::Policy;
 use gangline_coordinator::core::projects::Quota;
 use support::{Fleet, inventory};
@@ -296,6 +297,86 @@ fn the_gangs_that_lose_least_are_sent_back() {
     // And may begin again on what is left over.
     let begun: u32 = ["half-1", "half-2"].map(|half| fleet.job(half).attempts).iter().sum();
     assert_eq!(begun, 3);
+}
+
+#[test]
+fn nobody_is_sent_back_who_would_go_first_again() {
+    let preemptible = ", queue: {preemptible: true}";
+    let run = |fleet: &mut Fleet| {
+        for _ in 0..20 {
+            fleet.beat(10);
+            fleet.settle();
+        }
+    };
+    // A job within what its project is guaranteed is looked at before any priority.
+    let mut owned = fleet(&["a"]);
+    owned.set_max_priority("rl", 100);
+    owned.set_quota("owner", POOL, guaranteed(8));
+    owned.submit_as("owner", "own", &gang(1, 8, preemptible));
+    owned.settle();
+    owned.submit("urgent", &gang(1, 8, ", queue: {priority: urgent}"));
+    run(&mut owned);
+    assert_eq!((is_running(&owned, "own"), owned.job("own").attempts), (true, 1));
+
+    // What the project is guaranteed is for `first`; `second` is behind the lent job.
+    let mut lent = fleet(&["a", "b"]);
+    lent.set_max_priority("other", 100);
+    lent.set_quota("rl", POOL, guaranteed(8));
+    lent.label("b", &[("zone", Some("z"))]);
+    lent.maintain("b", Maintenance::Cordon { why: "disk".to_owned() });
+    lent.submit_as("other", "lent", &gang(1, 8, ", queue: {priority: high}"));
+    lent.settle();
+    let labelled = gang(1, 8, "").replace("gpus_per_node", "labels: {zone: z}, gpus_per_node");
+    lent.submit("first", &labelled);
+    lent.submit("second", &gang(1, 8, ""));
+    run(&mut lent);
+    assert_eq!((is_running(&lent, "lent"), lent.job("lent").attempts), (true, 1));
+    lent.stop("first");
+    run(&mut lent);
+    assert_eq!((is_running(&lent, "second"), lent.job("lent").attempts), (true, 1));
+}
+
+#[test]
+fn nobody_starts_on_what_others_have_just_left_for_a_higher_priority() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_max_priority("rl", 100);
+    let preemptible = ", queue: {preemptible: true}";
+    fleet.submit("slow", &gang(1, 8, &format!("{preemptible}, grace_period: 1h")));
+    fleet.submit("short", &gang(1, 8, &format!("{preemptible}, timeout: 5m")));
+    fleet.settle();
+    fleet.submit("urgent", &gang(2, 8, ", queue: {priority: urgent}"));
+    // Only the agent of `short` hears of it yet.
+    let (slow, short) = (node_of(&fleet, "slow"), node_of(&fleet, "short"));
+    for _ in 0..20 {
+        fleet.heartbeat(&slow[0]);
+        fleet.live(&[&short[0]], 1);
+    }
+    // It would be over before the grace of `slow` is.
+    assert_eq!((fleet.state("short"), fleet.job("short").attempts), (JobState::Pending, 1));
+    fleet.settle();
+    assert!(is_running(&fleet, "urgent"));
+}
+
+#[test]
+fn no_project_loses_more_than_was_lent_to_it() {
+    let mut fleet = fleet(&["a", "b", "c"]);
+    fleet.set_quota("rl", POOL, guaranteed(16));
+    fleet.set_quota("borrower", POOL, guaranteed(8));
+    fleet.submit_as("third", "promised", &gang(1, 8, ", min_runtime: 10m"));
+    fleet.submit_as("borrower", "one", &gang(1, 8, ""));
+    fleet.submit_as("borrower", "two", &gang(1, 8, ""));
+    fleet.settle();
+    fleet.submit("pair", &gang(2, 8, ""));
+    fleet.settle();
+    fleet.beat(30);
+    // One of `one` and `two` is the borrower's own.
+    let running = |fleet: &Fleet| ["promised", "one", "two"].map(|job| is_running(fleet, job));
+    assert_eq!((running(&fleet), is_running(&fleet, "pair")), ([true, true, true], false));
+    fleet.beat(600);
+    fleet.settle();
+    assert!(is_running(&fleet, "pair"));
+    let [promised, one, two] = running(&fleet);
+    assert!(!promised && one != two, "{promised} {one} {two}");
 }
 
 #[test]

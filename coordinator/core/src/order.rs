@@ -78,14 +78,24 @@ impl Ranking {
         standing
     }
 
+    /// Whether the job waits for what its project is guaranteed.
+    pub fn is_guaranteed(&self, job: &Job) -> bool {
+        self.guaranteed.contains(&job.sequence)
+    }
+
+    /// Its priority with the points for waiting.
+    pub fn points(&self, job: &Arc<Job>) -> u32 {
+        let standing = self.standing(job);
+        u32::from(standing.priority) + u32::from(standing.age)
+    }
+
     /// The place of a job that may be due, and is going to run for `expected_ms`.
     pub fn rank(&self, job: &Arc<Job>, is_due: bool, expected_ms: u64) -> Rank {
         let standing = self.standing(job);
         let shortest = self.policy == Policy::Shortest;
-        let points = u32::from(standing.priority) + u32::from(standing.age);
         Rank {
             guaranteed: Reverse(standing.guaranteed),
-            points: Reverse(if shortest { 0 } else { points }),
+            points: Reverse(if shortest { 0 } else { self.points(job) }),
             due: Reverse(is_due),
             // However much its project has used, nobody waits much longer than in strict order.
             used_hours: if is_due { 0 } else { standing.used_hours.max(0.0).to_bits() },

@@ -19,6 +19,7 @@ use super::constraints::may_share;
 use super::effect::Effects;
 use super::gang::{Gang, GangState};
 use super::job::{Job, JobState, Outcome};
+use super::order::Ranking;
 use super::placement::never;
 use super::schedule::Pass;
 
@@ -33,13 +34,22 @@ struct Victim<'a> {
     gang: &'a Arc<Gang>,
     /// Work that would be done again: GPU-milliseconds.
     loss: u64,
-    /// The same for people.
-    loss_text: String,
+    /// For people.
+    cause: String,
+    /// Its project, its GPUs, and how many the project holds beyond what it is guaranteed: for one
+    /// that goes for nothing else.
+    lent: Option<(&'a str, u32, u32)>,
 }
 
 impl Core {
     /// For the first waiting jobs with a claim: the gangs that make room for them go.
-    pub(super) fn preempt(&mut self, pass: &Pass, now: Timestamp, out: &mut Effects) {
+    pub(super) fn preempt(
+        &mut self,
+        pass: &Pass,
+        ranking: &Ranking,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
         if !self.may_preempt(pass) {
             return;
         }
@@ -49,16 +59,13 @@ impl Core {
         for claimant in pass.blocked.iter().take(CLAIMANT_LIMIT) {
             let pools = self.capacity.pools();
             for pool in pools.into_iter().filter(|pool| claimant.request.may_use(pool)) {
-                let Some((victims, why)) = self.victims(claimant, pool, &claimed, now) else {
+                let Some(victims) = self.victims(claimant, pool, &claimed, ranking, now) else {
                     continue;
                 };
                 claimant_of = Some(claimant.id.clone());
                 claimed.extend(victims.iter().map(|victim| victim.gang.id.clone()));
-                ends.extend(
-                    victims.into_iter().map(|victim| {
-                        (victim.job.id.clone(), format!("{why}; {}", victim.loss_text))
-                    }),
-                );
+                let ended = victims.into_iter().map(|v| (v.job.id.clone(), v.cause));
+                ends.extend(ended);
                 break;
             }
             // Two claims of one pass could each count on the same free nodes.
@@ -85,26 +92,34 @@ impl Core {
     }
 
     /// The gangs of a pool that lose least and whose end lets `claimant` start there.
+    ///
+    /// Only gangs that would wait behind the claimant: another one would take its place again.
     fn victims(
         &self,
-        claimant: &Job,
+        claimant: &Arc<Job>,
         pool: &str,
         claimed: &BTreeSet<GangId>,
+        ranking: &Ranking,
         now: Timestamp,
-    ) -> Option<(Vec<Victim<'_>>, String)> {
+    ) -> Option<Vec<Victim<'_>>> {
         let gpus = gpus_of(claimant);
         if gpus == 0 || self.room_in_pool(&claimant.project, pool) < gpus {
             return None;
         }
         let held = self.holdings.gpus(&claimant.project, pool);
         let quota = self.quota(&claimant.project, pool).unwrap_or_default();
-        let guaranteed = held.saturating_add(gpus) <= quota.guaranteed;
+        let guaranteed =
+            ranking.is_guaranteed(claimant) && held.saturating_add(gpus) <= quota.guaranteed;
         let displaced = self.was_displaced(claimant);
         let mut room = Claim::new(self, claimant, pool);
         if room.is_met() {
             // Gangs that are already on their way out leave enough.
             return None;
         }
+        let takes_back =
+            format!("project {} takes back its guaranteed GPUs of pool {pool}", claimant.project);
+        let is_higher = format!("job {} has priority {}", claimant.id, claimant.request.priority);
+        let place = (ranking.is_guaranteed(claimant), ranking.points(claimant));
         let mut over: BTreeMap<&str, u32> = BTreeMap::new();
         let mut victims = Vec::new();
         for holding in self.holdings.all() {
@@ -117,9 +132,12 @@ impl Core {
                 self.holdings.gpus(&job.project, pool).saturating_sub(own)
             });
             let borrows = guaranteed && job.project != claimant.project && borrowed > 0;
+            // What is within its project's guarantee waits for that again.
+            let own = borrowed == 0 && self.quota(&job.project, pool).is_some();
             let lower = !displaced
                 && job.request.preemptible
-                && job.request.priority < claimant.request.priority;
+                && job.request.priority < claimant.request.priority
+                && (own, ranking.points(job)) < place;
             let runs = matches!(gang.state, GangState::Starting | GangState::Ready)
                 && matches!(job.state, JobState::Starting | JobState::Running);
             if !(runs && (borrows || lower)) || self.is_protected(job, now) {
@@ -127,18 +145,28 @@ impl Core {
             }
             let unsaved = self.unsaved(job, now);
             let loss = unsaved.0.saturating_mul(u64::from(holding.gpus));
-            victims.push(Victim { job, gang, loss, loss_text: loss_text(unsaved) });
+            let why = if borrows { &takes_back } else { &is_higher };
+            let cause = format!("{why}; {}", loss_text(unsaved));
+            let lent = (!lower).then_some((job.project.as_str(), holding.gpus, borrowed));
+            victims.push(Victim { job, gang, loss, cause, lent });
         }
         victims.sort_by(|a, b| (a.loss, &a.gang.id).cmp(&(b.loss, &b.gang.id)));
+        if victims.len() > EXACT_LIMIT {
+            let mut taken: BTreeMap<&str, u32> = BTreeMap::new();
+            victims.retain(|victim| victim.lent.is_none_or(|lent| is_still_lent(lent, &mut taken)));
+        }
         let chosen = choose(&victims, &mut room)?;
         let mut keep = chosen.into_iter();
         victims.retain(|_| keep.next().unwrap_or(false));
-        let why = if guaranteed {
-            format!("project {} takes back its guaranteed GPUs of pool {pool}", claimant.project)
-        } else {
-            format!("job {} has priority {}", claimant.id, claimant.request.priority)
-        };
-        Some((victims, why))
+        Some(victims)
+    }
+
+    /// Whether a job for which gangs were sent back waits for nothing but the end of what is on its
+    /// way out: whoever started there meanwhile would be sent back again, however short.
+    pub(super) fn is_left_enough(&self, job: &Job) -> bool {
+        let is_claimant = self.queue.waiting(&job.id).is_some_and(|waiting| waiting.is_claimant);
+        let mut pools = self.capacity.pools().into_iter().filter(|pool| job.request.may_use(pool));
+        is_claimant && pools.any(|pool| Claim::new(self, job, pool).is_met())
     }
 
     /// Inside the time that it is promised.
@@ -229,6 +257,27 @@ impl<'a> Claim<'a> {
     }
 }
 
+/// Whether its project still holds more than it is guaranteed when those in `taken` have gone; then
+/// this one is among them.
+fn is_still_lent<'a>(
+    (project, gpus, borrowed): (&'a str, u32, u32),
+    taken: &mut BTreeMap<&'a str, u32>,
+) -> bool {
+    let taken = taken.entry(project).or_default();
+    let still = *taken < borrowed;
+    *taken += if still { gpus } else { 0 };
+    still
+}
+
+/// No project loses more than was lent to it, but for the part of its largest gang that is its own.
+fn takes_what_is_lent(victims: &[Victim<'_>], chosen: &[bool]) -> bool {
+    let chosen = victims.iter().zip(chosen).filter(|(_, chosen)| **chosen);
+    let mut lent: Vec<_> = chosen.filter_map(|(victim, _)| victim.lent).collect();
+    lent.sort_by_key(|(_, gpus, _)| *gpus);
+    let mut taken = BTreeMap::new();
+    lent.into_iter().all(|lent| is_still_lent(lent, &mut taken))
+}
+
 /// Which of the victims, sorted by their loss, go: the set with the smallest loss that is enough.
 fn choose<'a>(victims: &[Victim<'a>], claim: &mut Claim<'a>) -> Option<Vec<bool>> {
     let (enough, free) = (claim.enough.clone(), claim.free.clone());
@@ -251,7 +300,8 @@ fn choose<'a>(victims: &[Victim<'a>], claim: &mut Claim<'a>) -> Option<Vec<bool>
             let count = losses.clone().count();
             (losses.map(|(victim, _)| victim.loss).sum(), count)
         };
-        return sets.filter(|chosen| is_enough(chosen)).min_by_key(|chosen| loss(chosen));
+        let good = sets.filter(|chosen| takes_what_is_lent(victims, chosen) && is_enough(chosen));
+        return good.min_by_key(|chosen| loss(chosen));
     }
     // As few of the cheap ones as are enough, then without those that turn out not to be needed,
     // the dearest first.

@@ -112,7 +112,7 @@ impl Core {
                 }
             }
         }
-        self.preempt(&pass, now, out);
+        self.preempt(&pass, &ranking, now, out);
         self.say_why(pass, now, out);
     }
 
@@ -317,10 +317,11 @@ impl Core {
             });
             let is_kept = |slot: SlotIndex| pass.kept_slots.contains_key(&slot);
             let Some(mut reservation) = self.reserve(&job, ends, &is_kept, now) else { continue };
+            let is_left_enough = self.is_left_enough(&job);
             let Some(waiting) = self.queue.waiting_mut(&job.id) else { continue };
             let promised = waiting.promised_ms.get_or_insert(reservation.at_ms);
             *promised = reservation.at_ms.min(*promised);
-            reservation.at_ms = *promised;
+            reservation.at_ms = if is_left_enough { now.boot_ms } else { *promised };
             pass.keep(&job.id, reservation);
         }
     }
