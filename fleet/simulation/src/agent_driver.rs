@@ -423,6 +423,7 @@ impl World<'_> {
             gpus: member.gpus.clone(),
             ports: member.ports,
             is_head: key.member == MemberId::Head,
+            has_whole_node: member.exclusive,
             stage: Stage::Spawning,
             pid,
             due_ms: Some(due_ms),
@@ -431,7 +432,7 @@ impl World<'_> {
             stuck_until_ms: 0,
             run_ms: run_ms.map(|ms| ms + jitter),
         };
-        self.check_spawn(&key, &process);
+        self.check_spawn(node, &key, &process);
         self.nodes[node].processes.insert(key.clone(), process);
         self.tally.note("process started");
         let wait = due_ms - self.now_ms;

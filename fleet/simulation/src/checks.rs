@@ -34,7 +34,7 @@ pub struct Checks {
     // As the coordinator's core has it now; a crash takes it back to the disk.
     pub jobs: BTreeMap<JobId, JobState>,
     gangs: BTreeMap<GangId, Arc<Gang>>,
-    nodes: BTreeMap<NodeId, Arc<Node>>,
+    pub nodes: BTreeMap<NodeId, Arc<Node>>,
     /// When the job entered its state.
     since_ms: BTreeMap<JobId, u64>,
 
@@ -47,7 +47,16 @@ pub struct Checks {
     /// With their order of submission: an id may be given to another job.
     pub cancelled: BTreeSet<(JobId, u64)>,
     /// Gangs about which a restored store knows less than was.
-    diverged: BTreeSet<GangId>,
+    pub diverged: BTreeSet<GangId>,
+    /// Jobs whose hold was answered, and nobody has asked for their release.
+    pub on_hold: BTreeSet<JobId>,
+    /// Jobs that have ever succeeded.
+    pub succeeded: BTreeSet<JobId>,
+    pub submitted_ms: BTreeMap<JobId, u64>,
+    /// How often a job made room since a moment.
+    pub made_room: BTreeMap<JobId, (u64, u32)>,
+    /// Since when a job runs, or ran at last.
+    pub running_ms: BTreeMap<JobId, u64>,
 
     // What the machines have.
     started: BTreeSet<MemberKey>,
@@ -137,6 +146,20 @@ impl World<'_> {
             JobState::Cancelled => "job: CANCELLED",
             JobState::Timeout => "job: TIMEOUT",
         });
+        match (before, job.state) {
+            (None, _) => {
+                self.checks.submitted_ms.insert(job.id.clone(), self.now_ms);
+            }
+            (Some(JobState::Pending), JobState::Starting) => self.check_begins(job),
+            (Some(JobState::Pending), JobState::Failed) => self.check_failed_in_queue(job),
+            (_, JobState::Running) => {
+                self.checks.running_ms.insert(job.id.clone(), self.now_ms);
+            }
+            (_, JobState::Succeeded) => {
+                self.checks.succeeded.insert(job.id.clone());
+            }
+            _ => {}
+        }
         if let Some(before) = before
             && !may_follow(before, job.state)
         {
@@ -187,6 +210,13 @@ impl World<'_> {
                 }
             }
         }
+        if is_new {
+            self.check_placement(&gang);
+            let over = self.coordinator.as_ref().and_then(|c| over_quota(&c.core));
+            if let Some(over) = over {
+                self.fail(|| over);
+            }
+        }
         self.checks.gangs.insert(gang.id.clone(), gang);
     }
 
@@ -213,14 +243,17 @@ impl World<'_> {
         self.checks.nodes.insert(node.id.clone(), node);
     }
 
-    /// A drain stops nothing before its deadline.
+    /// A drain stops nothing before its deadline, and who makes room for others has to.
     fn check_attempt(&mut self, attempt: &gangline_core::job::Attempt) {
         let Some(Outcome::Preempted { cause }) = &attempt.outcome else { return };
         let Some(gang) = self.checks.gangs.get(&attempt.gang) else { return };
         let ends_now = gang.epoch == attempt.epoch
             && matches!(gang.state, GangState::Starting | GangState::Ready);
-        if !ends_now || attempt.guest.is_some() || !cause.contains("was drained") {
+        if !ends_now || attempt.guest.is_some() {
             return;
+        }
+        if !cause.contains("was drained") {
+            return self.check_made_room(attempt);
         }
         let now = self.clock.at(self.now_ms);
         let is_due = gang.nodes().iter().any(|id| {
@@ -311,6 +344,9 @@ impl World<'_> {
         let jobs: BTreeSet<JobId> = core.jobs().map(|job| job.id.clone()).collect();
         self.checks.acknowledged.retain(|id| jobs.contains(id));
         self.checks.cancelled.clear();
+        self.checks.on_hold.clear();
+        self.checks.submitted_ms.clear();
+        self.checks.running_ms.clear();
         self.users.jobs.retain(|id, _| jobs.contains(id));
         self.users.forget_requests();
     }
@@ -348,7 +384,8 @@ impl World<'_> {
     }
 
     /// Processes of a member begin to exist.
-    pub fn check_spawn(&mut self, key: &MemberKey, process: &Process) {
+    pub fn check_spawn(&mut self, node: usize, key: &MemberKey, process: &Process) {
+        self.check_company(node, key, process);
         for gpu in &process.gpus {
             if let Some(other) = self.checks.gpus.insert(gpu.clone(), key.clone()) {
                 self.fail(|| format!("I1: {gpu} is used by {other} and by {key}"));
@@ -435,7 +472,9 @@ impl World<'_> {
             self.fail(|| format!("I11: {operation} was submitted twice"));
         }
         let mine = attempt_of(operation);
-        for cluster in self.clusters.values() {
+        // What an older copy of the store does not know runs on until it is found.
+        let known = |gang: &GangId| !self.checks.diverged.contains(gang);
+        for (_, cluster) in self.clusters.iter().filter(|((gang, _), _)| known(gang)) {
             let mut guests = cluster.guests.iter().map(|(operation, _)| operation);
             let other = guests.find(|other| *other != operation && attempt_of(other) == mine);
             if let Some(other) = other.cloned() {

@@ -35,6 +35,7 @@ impl World<'_> {
 
     fn mend(&mut self) {
         self.weather.coordinator_away_until_ms = 0;
+        self.clock.set_wall_off(0);
         self.forget_hits();
         for node in 0..self.nodes.len() {
             self.heal_link(node);
@@ -124,20 +125,36 @@ impl World<'_> {
             self.change_project(project, ProjectChange { quotas, ..ProjectChange::default() });
         }
         let Some(coordinator) = &self.coordinator else { return };
+        let wall_ms = self.clock.at(self.now_ms).wall_ms;
         let endless = |job: &gangline_core::job::Job| {
             let cluster = matches!(job.request.kind, JobKind::Cluster { .. });
-            let workers = self.nodes.iter().filter(|node| {
-                let gpus = node.inventory.gpus.len() as u32;
-                node.inventory.worker_role && gpus >= job.request.gpus_per_node
+            let request = &job.request;
+            let workers = coordinator.core.nodes().filter(|node| {
+                let inventory = node.inventory.as_ref();
+                let labels = node.labels();
+                inventory.is_some_and(|has| {
+                    has.worker_role && has.gpus.len() as u32 >= request.gpus_per_node
+                }) && !request.exclude_nodes.contains(&node.name)
+                    && request.node_labels.iter().all(|(key, value)| {
+                        labels.get(key.as_str()).copied() == Some(value.as_str())
+                    })
             });
+            // Submitted while the clock was ahead.
+            let far = request.not_before_ms.is_some_and(|at| at > wall_ms + DRAINED_MS / 2);
             cluster
+                || far
                 || self.users.run_ms(&job.id).is_none()
                 || (job.request.nnodes as usize) > workers.count()
         };
         let live = coordinator.core.jobs().filter(|job| !job.state.is_terminal());
         let stops: Vec<JobId> = live.filter(|job| endless(job)).map(|job| job.id.clone()).collect();
+        let held = coordinator.core.jobs().filter(|job| job.hold.is_some());
+        let held: Vec<JobId> = held.map(|job| job.id.clone()).collect();
         let unknown: Vec<MemberKey> =
             coordinator.core.nodes().flat_map(|node| node.unknown.iter().cloned()).collect();
+        for job in held {
+            self.release(job);
+        }
         for job in stops {
             self.stop(job);
         }

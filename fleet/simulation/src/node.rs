@@ -12,6 +12,11 @@ use crate::clock::Clock;
 use crate::network::Link;
 use crate::process::Process;
 
+/// The label that jobs ask for.
+pub const ZONE: &str = "zone";
+/// Its values; agents say the first two.
+pub const ZONES: [&str; 3] = ["a", "b", "c"];
+
 /// The agent's file: survives everything, changes as a whole.
 #[derive(Debug, Clone, Default)]
 pub struct Ledger {
@@ -61,7 +66,7 @@ impl NodeSim {
             head_role: is_head,
             worker_role: !is_head,
             pool: "default".to_owned(),
-            labels: Vec::new(),
+            labels: vec![(ZONE.to_owned(), ZONES[index % 2].to_owned())],
             address: IpAddr::from([10, 0, (index >> 8) as u8, index as u8]),
             boot_id: format!("boot-{host}-0"),
             network_namespace: host,

@@ -20,6 +20,8 @@ pub struct Process {
     pub gpus: Vec<GpuId>,
     pub ports: PortBlock,
     pub is_head: bool,
+    /// No rank of another gang may run beside it.
+    pub has_whole_node: bool,
     pub stage: Stage,
     pub pid: u32,
     /// When it moves on by itself.

@@ -47,7 +47,8 @@ pub struct Settings<'a> {
     pub deep_every: u64,
     /// Wall clocks are set; without, the same history must come out (I15).
     pub wall_jumps: bool,
-    /// The coordinator's machine may be started again: then only its wall clock tells durations.
+    /// There is what only the coordinator's wall clock tells: durations over a start of its machine, and
+    /// the earliest start of a job.
     pub reboots: bool,
     pub driver_bug: Option<DriverBug>,
     /// What happens is printed from this step on.
