@@ -6,6 +6,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::wildcard_enum_match_arm)]
 
 pub mod assignment;
+pub mod deadline;
 pub mod effect;
 pub mod event;
 pub mod planted;

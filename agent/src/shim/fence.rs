@@ -2,9 +2,7 @@
 //! the agent feeds it the time of its contact with the coordinator, and whether the gang is whole
 //! the shim finds out itself, as long as there is no contact.
 //!
-//! The member stops when, on the boot clock, the time of the policy has passed since the newest of
-//! the last contact and the last sight of the whole gang. The coordinator's half of the rule
-//! (`fencing` in its core) counts on exactly this.
+//! What moves the deadline, and how, is `deadline` in the agent's core.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Without contact for this long, it is looked whether the gang is whole, and again so often.
-const LOOK_EVERY_MS: u64 = 5_000;
+use crate::core::deadline::Deadline as Times;
+
 /// How long one look may take. The shim does nothing else meanwhile.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 /// Longest answer of Ray that is read, in bytes: far over that of a gang of thousands.
@@ -58,18 +56,17 @@ impl Sight {
     }
 }
 
-/// The deadline, and what moves it.
+/// The deadline, and where to look.
 #[derive(Debug)]
 pub struct Deadline {
     fence: Fence,
-    /// The newest contact or sight of the whole gang.
-    good_ms: u64,
-    looked_ms: u64,
+    times: Times,
 }
 
 impl Deadline {
     pub fn new(fence: Fence) -> Self {
-        Deadline { good_ms: fence.contact_ms, looked_ms: 0, fence }
+        let times = Times::new(fence.after_ms, fence.contact_ms, fence.sight.is_some());
+        Deadline { times, fence }
     }
 
     pub fn grace(&self) -> Duration {
@@ -78,11 +75,7 @@ impl Deadline {
 
     /// The agent says when there was contact; nothing lies in the future.
     pub fn note_contact(&mut self, contact_ms: u64, now_ms: u64) {
-        self.good_ms = self.good_ms.max(contact_ms.min(now_ms));
-    }
-
-    fn due_ms(&self) -> u64 {
-        self.good_ms.saturating_add(self.fence.after_ms)
+        self.times.note_contact(contact_ms, now_ms);
     }
 
     /// Looks when it is time to, which may take [`LOOK_LIMIT`]. True when the member is to stop.
@@ -93,28 +86,18 @@ impl Deadline {
     fn check_with(&mut self, clock: &dyn Fn() -> u64, look: impl FnOnce(&Sight) -> bool) -> bool {
         let begun = clock();
         if let Some(sight) = &self.fence.sight
-            && begun >= self.look_ms()
+            && self.times.look_ms().is_some_and(|look_ms| begun >= look_ms)
         {
-            // What was seen was so when it was looked for, not when the answer came.
-            if look(sight) {
-                self.good_ms = self.good_ms.max(begun);
-            }
-            self.looked_ms = begun;
+            self.times.note_look(begun, look(sight));
         }
-        clock() >= self.due_ms()
-    }
-
-    /// When to look next: soon after contact is missed, and a last time before the end.
-    fn look_ms(&self) -> u64 {
-        let pause = LOOK_EVERY_MS.min(self.fence.after_ms / 4);
-        self.good_ms.max(self.looked_ms).saturating_add(pause)
+        clock() >= self.times.due_ms()
     }
 
     /// How long nothing needs to be done.
     pub fn pause(&self, now_ms: u64) -> Duration {
-        let look = self.fence.sight.as_ref().map_or(u64::MAX, |_| self.look_ms());
+        let look = self.times.look_ms().unwrap_or(u64::MAX);
         // The wait of the caller does not count while the machine sleeps.
-        let wait = self.due_ms().min(look).saturating_sub(now_ms).min(1000);
+        let wait = self.times.due_ms().min(look).saturating_sub(now_ms).min(1000);
         Duration::from_millis(wait)
     }
 }
@@ -241,7 +224,7 @@ mod tests {
             true
         };
         assert!(!deadline.check_with(&|| now.get(), slow));
-        assert_eq!(deadline.due_ms(), 1_070_000);
+        assert_eq!(deadline.times.due_ms(), 1_070_000);
     }
 
     #[test]

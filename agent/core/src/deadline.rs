@@ -1,0 +1,52 @@
+//! When a member stops by itself: its shim's half of the gang's `on_disconnect`, as arithmetic.
+//!
+//! The member stops when the time of the policy has passed since the newest of the last contact with
+//! the coordinator and, where that counts, the last sight of the whole gang. The coordinator's half
+//! of the rule (`fencing` in its core) counts on exactly this. All times are milliseconds of the
+//! machine's boot clock.
+
+/// Without contact for this long, it is looked whether the gang is whole, and again so often.
+const LOOK_EVERY_MS: u64 = 5_000;
+
+/// The deadline of one member, and what moves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Deadline {
+    after_ms: u64,
+    looks: bool,
+    /// The newest contact or sight of the whole gang.
+    good_ms: u64,
+    looked_ms: u64,
+}
+
+impl Deadline {
+    /// With the time of the policy and the newest contact; `looks` where the sight of the whole gang
+    /// counts as well.
+    pub fn new(after_ms: u64, contact_ms: u64, looks: bool) -> Self {
+        Deadline { after_ms, looks, good_ms: contact_ms, looked_ms: 0 }
+    }
+
+    /// The agent says when there was contact; nothing lies in the future.
+    pub fn note_contact(&mut self, contact_ms: u64, now_ms: u64) {
+        self.good_ms = self.good_ms.max(contact_ms.min(now_ms));
+    }
+
+    /// It was looked for the gang. What was seen was so when the look began, not when its answer came.
+    pub fn note_look(&mut self, begun_ms: u64, is_whole: bool) {
+        if is_whole {
+            self.good_ms = self.good_ms.max(begun_ms);
+        }
+        self.looked_ms = begun_ms;
+    }
+
+    /// When the member stops if nothing else is noted.
+    pub fn due_ms(&self) -> u64 {
+        self.good_ms.saturating_add(self.after_ms)
+    }
+
+    /// When to look next: soon after contact is missed, and a last time before the end. `None` where
+    /// nobody looks.
+    pub fn look_ms(&self) -> Option<u64> {
+        let pause = LOOK_EVERY_MS.min(self.after_ms / 4);
+        self.looks.then(|| self.good_ms.max(self.looked_ms).saturating_add(pause))
+    }
+}
