@@ -337,6 +337,62 @@ fn nobody_is_sent_back_who_would_go_first_again() {
 }
 
 #[test]
+fn an_elastic_gang_that_would_go_first_again_stays_whatever_it_has_grown_to() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_max_priority("rl", 100);
+    fleet.set_quota("owner", POOL, guaranteed(8));
+    let elastic = gang(1, 8, ", queue: {preemptible: true}").replace("nnodes: 1", "nnodes: 1..2");
+    fleet.submit_as("owner", "grown", &elastic);
+    fleet.settle();
+    assert_eq!(node_of(&fleet, "grown").len(), 2);
+    fleet.submit("urgent", &gang(1, 8, ", queue: {priority: urgent}"));
+    for _ in 0..20 {
+        fleet.beat(10);
+        fleet.settle();
+    }
+    assert_eq!((is_running(&fleet, "grown"), fleet.job("grown").attempts), (true, 1));
+
+    // What is guaranteed to others is taken back.
+    fleet.set_quota("rl", POOL, guaranteed(8));
+    for _ in 0..20 {
+        fleet.beat(10);
+        fleet.settle();
+    }
+    assert!(is_running(&fleet, "urgent") && is_running(&fleet, "grown"));
+    assert_eq!((node_of(&fleet, "grown").len(), fleet.job("grown").attempts), (1, 2));
+}
+
+#[test]
+fn two_claimants_do_not_count_on_the_same_nodes() {
+    let mut fleet = fleet(&["a", "b", "c"]);
+    for project in ["rl", "owner"] {
+        fleet.set_max_priority(project, 100);
+    }
+    fleet.set_quota("owner", POOL, guaranteed(8));
+    fleet.submit("low", &gang(1, 8, ", queue: {preemptible: true, priority: low}"));
+    fleet.settle();
+    fleet.beat(600);
+    fleet.submit_as("third", "fixed", &gang(1, 8, ", min_runtime: 10h"));
+    let slow = gang(1, 8, ", queue: {preemptible: true}, grace_period: 1h");
+    fleet.submit_as("third", "slow", &slow);
+    fleet.settle();
+    fleet.submit_as("owner", "first", &gang(1, 8, ""));
+    assert_eq!(fleet.state("slow"), JobState::Stopping);
+    // `slow` goes for `first`. With it `second` would have its two nodes, without it has not.
+    fleet.submit("second", &gang(2, 8, ", queue: {priority: high}"));
+    let slow = node_of(&fleet, "slow");
+    let others: Vec<String> =
+        ["a", "b", "c"].iter().filter(|n| **n != slow[0]).map(|n| (*n).to_owned()).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    for _ in 0..20 {
+        fleet.heartbeat(&slow[0]);
+        fleet.live(&others, 1);
+    }
+    assert_eq!((is_running(&fleet, "low"), fleet.job("low").attempts), (true, 1));
+    assert_eq!(fleet.state("first"), JobState::Pending);
+}
+
+#[test]
 fn nobody_starts_on_what_others_have_just_left_for_a_higher_priority() {
     let mut fleet = fleet(&["a", "b"]);
     fleet.set_max_priority("rl", 100);

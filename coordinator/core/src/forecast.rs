@@ -180,8 +180,7 @@ impl Core {
     ) -> Option<Reservation> {
         let request = &job.request;
         let wanted = request.nnodes as usize;
-        // Who wants whole nodes must not find a small gang there that came meanwhile.
-        let gpus = if request.exclusive == Some(true) { u32::MAX } else { request.gpus_per_node };
+        let gpus = gpus_kept(job);
         let mut found: BTreeMap<&str, Vec<SlotIndex>> = BTreeMap::new();
         for slot in open_for(job, &self.capacity).filter(|slot| !is_kept(slot.index)) {
             let slots = found.entry(&slot.kind.pool).or_default();
@@ -226,6 +225,12 @@ impl Core {
         }
         None
     }
+}
+
+/// What is kept for a job on each of its nodes: see [`Reservation::gpus`].
+pub(super) fn gpus_kept(job: &Job) -> u32 {
+    // Who wants whole nodes must not find a small gang there that came meanwhile.
+    if job.request.exclusive == Some(true) { u32::MAX } else { job.request.gpus_per_node }
 }
 
 /// What gangs that end leave on a node, beside what is free now.

@@ -13,15 +13,17 @@ use gangline_common::ids::{GangId, JobId, MemberId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
-use super::capacity::Slot;
+use super::capacity::{Slot, SlotIndex};
 use super::checkpoints::loss_text;
 use super::constraints::may_share;
 use super::effect::Effects;
+use super::forecast::{Reservation, gpus_kept};
 use super::gang::{Gang, GangState};
+use super::holdings::Holding;
 use super::job::{Job, JobState, Outcome};
 use super::order::Ranking;
 use super::placement::never;
-use super::schedule::Pass;
+use super::schedule::{Pass, RESERVATION_LIMIT};
 
 /// Waiting jobs that are looked at for a claim in one pass, from the front of the queue.
 const CLAIMANT_LIMIT: usize = 8;
@@ -45,7 +47,7 @@ impl Core {
     /// For the first waiting jobs with a claim: the gangs that make room for them go.
     pub(super) fn preempt(
         &mut self,
-        pass: &Pass,
+        pass: &mut Pass,
         ranking: &Ranking,
         now: Timestamp,
         out: &mut Effects,
@@ -56,12 +58,24 @@ impl Core {
         let mut claimed: BTreeSet<GangId> = BTreeSet::new();
         let mut ends: Vec<(JobId, String)> = Vec::new();
         let mut claimant_of = None;
-        for claimant in pass.blocked.iter().take(CLAIMANT_LIMIT) {
+        let claimants: Vec<_> = pass.blocked.iter().take(CLAIMANT_LIMIT).cloned().collect();
+        for claimant in &claimants {
+            if !self.may_claim(claimant, ranking) {
+                continue;
+            }
+            let ahead = pass.due_before(claimant);
+            // Nothing would be kept for it until it starts.
+            if ahead >= RESERVATION_LIMIT {
+                break;
+            }
+            if ahead > 0 {
+                self.serve_those_due(pass, now);
+            }
+            let is_kept = |slot: SlotIndex| pass.is_kept_for_first(ahead, slot);
             let pools = self.capacity.pools();
             for pool in pools.into_iter().filter(|pool| claimant.request.may_use(pool)) {
-                let Some(victims) = self.victims(claimant, pool, &claimed, ranking, now) else {
-                    continue;
-                };
+                let found = self.victims(claimant, pool, (&claimed, &is_kept), ranking, now);
+                let Some(victims) = found else { continue };
                 claimant_of = Some(claimant.id.clone());
                 claimed.extend(victims.iter().map(|victim| victim.gang.id.clone()));
                 let ended = victims.into_iter().map(|v| (v.job.id.clone(), v.cause));
@@ -91,14 +105,24 @@ impl Core {
         quotas.into_iter().any(|quota| quota.guaranteed > 0) || running.any(lower)
     }
 
-    /// The gangs of a pool that lose least and whose end lets `claimant` start there.
+    /// Whether there may be anybody who would go for this one.
+    fn may_claim(&self, claimant: &Job, ranking: &Ranking) -> bool {
+        let lower =
+            |job: &Job| job.request.preemptible && job.request.priority < claimant.request.priority;
+        ranking.is_guaranteed(claimant)
+            || self.holdings.all().any(|holding| lower(&holding.job))
+                && !self.was_displaced(claimant)
+    }
+
+    /// The gangs of a pool that lose least and whose end lets `claimant` start there. Those that are
+    /// claimed go anyway; nodes that are kept are for jobs ahead of it.
     ///
     /// Only gangs that would wait behind the claimant: another one would take its place again.
     fn victims(
         &self,
         claimant: &Arc<Job>,
         pool: &str,
-        claimed: &BTreeSet<GangId>,
+        (claimed, is_kept): (&BTreeSet<GangId>, &dyn Fn(SlotIndex) -> bool),
         ranking: &Ranking,
         now: Timestamp,
     ) -> Option<Vec<Victim<'_>>> {
@@ -111,7 +135,7 @@ impl Core {
         let guaranteed =
             ranking.is_guaranteed(claimant) && held.saturating_add(gpus) <= quota.guaranteed;
         let displaced = self.was_displaced(claimant);
-        let mut room = Claim::new(self, claimant, pool);
+        let mut room = Claim::new(self, claimant, pool, is_kept);
         if room.is_met() {
             // Gangs that are already on their way out leave enough.
             return None;
@@ -131,13 +155,14 @@ impl Core {
                 let own = self.quota(&job.project, pool).unwrap_or_default().guaranteed;
                 self.holdings.gpus(&job.project, pool).saturating_sub(own)
             });
-            let borrows = guaranteed && job.project != claimant.project && borrowed > 0;
-            // What is within its project's guarantee waits for that again.
-            let own = borrowed == 0 && self.quota(&job.project, pool).is_some();
+            let again = (self.waits_guaranteed(holding), ranking.points(job));
+            // Between equals the one goes first for which others were sent back.
+            let borrows =
+                guaranteed && job.project != claimant.project && borrowed > 0 && again <= place;
             let lower = !displaced
                 && job.request.preemptible
                 && job.request.priority < claimant.request.priority
-                && (own, ranking.points(job)) < place;
+                && again < place;
             let runs = matches!(gang.state, GangState::Starting | GangState::Ready)
                 && matches!(job.state, JobState::Starting | JobState::Running);
             if !(runs && (borrows || lower)) || self.is_protected(job, now) {
@@ -161,12 +186,34 @@ impl Core {
         Some(victims)
     }
 
-    /// Whether a job for which gangs were sent back waits for nothing but the end of what is on its
-    /// way out: whoever started there meanwhile would be sent back again, however short.
-    pub(super) fn is_left_enough(&self, job: &Job) -> bool {
-        let is_claimant = self.queue.waiting(&job.id).is_some_and(|waiting| waiting.is_claimant);
-        let mut pools = self.capacity.pools().into_iter().filter(|pool| job.request.may_use(pool));
-        is_claimant && pools.any(|pool| Claim::new(self, job, pool).is_met())
+    /// The nodes of a job for which gangs were sent back, when it waits for nothing but the end of what
+    /// is on its way out. They are kept from now on: whoever started there meanwhile would be sent back
+    /// again, however short.
+    pub(super) fn left_for(
+        &self,
+        job: &Job,
+        is_kept: &dyn Fn(SlotIndex) -> bool,
+        now: Timestamp,
+    ) -> Option<Reservation> {
+        self.queue.waiting(&job.id).filter(|waiting| waiting.is_claimant)?;
+        let pools = self.capacity.pools().into_iter().filter(|pool| job.request.may_use(pool));
+        let mut claims = pools.map(|pool| Claim::new(self, job, pool, is_kept));
+        let claim = claims.find(Claim::is_met)?;
+        let nodes = claim.enough.iter().filter_map(|node| self.capacity.slot(node));
+        let slots = nodes.map(|slot| slot.index).take(claim.wanted).collect();
+        Some(Reservation { slots, gpus: gpus_kept(job), at_ms: now.boot_ms })
+    }
+
+    /// Whether a gang that is sent back would wait for what its project is guaranteed. An elastic one
+    /// may hold more than that, and waits for its least.
+    fn waits_guaranteed(&self, holding: &Holding) -> bool {
+        let job = &holding.job;
+        let Some(record) = self.projects.get(&job.project) else { return false };
+        record.quotas.iter().filter(|(pool, _)| job.request.may_use(pool)).any(|(pool, quota)| {
+            let gone = if *pool == holding.pool { holding.gpus } else { 0 };
+            let left = self.holdings.gpus(&job.project, pool).saturating_sub(gone);
+            left.saturating_add(gpus_of(job)) <= quota.guaranteed
+        })
     }
 
     /// Inside the time that it is promised.
@@ -197,13 +244,20 @@ struct Claim<'a> {
     enough: BTreeSet<&'a NodeId>,
     /// GPUs that are free on a node, and gangs that have gone from it.
     free: BTreeMap<&'a NodeId, (usize, u32)>,
+    /// Whether a node is kept for somebody ahead.
+    is_kept: &'a dyn Fn(SlotIndex) -> bool,
 }
 
 impl<'a> Claim<'a> {
-    fn new(core: &'a Core, claimant: &'a Job, pool: &str) -> Self {
+    fn new(
+        core: &'a Core,
+        claimant: &'a Job,
+        pool: &str,
+        is_kept: &'a dyn Fn(SlotIndex) -> bool,
+    ) -> Self {
         let wanted = claimant.request.nnodes as usize;
-        let mut claim =
-            Claim { core, claimant, wanted, enough: BTreeSet::new(), free: BTreeMap::new() };
+        let (enough, free) = (BTreeSet::new(), BTreeMap::new());
+        let mut claim = Claim { core, claimant, wanted, enough, free, is_kept };
         let groups = core.capacity.groups().filter(|(kind, _)| kind.pool == pool);
         let nodes = groups.flat_map(|(_, group)| group.open.values().flatten());
         for slot in nodes.filter_map(|(_, index)| core.capacity.at(*index)) {
@@ -228,7 +282,9 @@ impl<'a> Claim<'a> {
     }
 
     fn is_open(&self, slot: &Slot) -> bool {
-        slot.closed.is_none() && never(&self.claimant.request, slot).is_none()
+        slot.closed.is_none()
+            && never(&self.claimant.request, slot).is_none()
+            && !(self.is_kept)(slot.index)
     }
 
     fn may_share(&self, slot: &Slot, gone: u32) -> bool {

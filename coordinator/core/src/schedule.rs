@@ -54,6 +54,8 @@ pub(super) struct Pass {
 struct Kept {
     gpus: usize,
     at_ms: u64,
+    /// Number of the job, of those that are due.
+    place: usize,
 }
 
 /// What did not fit, whoever else wants nodes, or because nodes are kept for others.
@@ -64,13 +66,25 @@ struct Failed {
 }
 
 impl Pass {
-    fn keep(&mut self, job: &JobId, reservation: Reservation) {
+    fn keep(&mut self, job: &JobId, place: usize, reservation: Reservation) {
         for slot in &reservation.slots {
             let gpus = reservation.gpus as usize;
-            let kept = Kept { gpus, at_ms: reservation.at_ms };
+            let kept = Kept { gpus, at_ms: reservation.at_ms, place };
             self.kept_slots.entry(*slot).or_default().push(kept);
         }
         self.kept.push(job.clone());
+    }
+
+    /// How many of those that are due go before a job that does not fit.
+    pub fn due_before(&self, job: &Job) -> usize {
+        let ahead = self.blocked.iter().take_while(|other| other.id != job.id);
+        ahead.filter(|other| self.due.iter().any(|due| due.id == other.id)).count()
+    }
+
+    /// Whether anything of the node is kept for the first `count` of those that are due.
+    pub fn is_kept_for_first(&self, count: usize, slot: SlotIndex) -> bool {
+        let kept = self.kept_slots.get(&slot).into_iter().flatten();
+        count > 0 && kept.into_iter().any(|kept| kept.place < count)
     }
 
     /// Whether a gang that takes `gpus` of a node until `end_ms` would be in the way of one for which
@@ -112,7 +126,7 @@ impl Core {
                 }
             }
         }
-        self.preempt(&pass, &ranking, now, out);
+        self.preempt(&mut pass, &ranking, now, out);
         self.say_why(pass, now, out);
     }
 
@@ -308,21 +322,25 @@ impl Core {
     }
 
     /// Keeps nodes for the gangs that are due.
-    fn serve_those_due(&mut self, pass: &mut Pass, now: Timestamp) {
+    pub(super) fn serve_those_due(&mut self, pass: &mut Pass, now: Timestamp) {
         while let Some(job) = pass.due.get(pass.served).cloned() {
+            let place = pass.served;
             pass.served += 1;
+            let is_kept = |slot: SlotIndex| pass.kept_slots.contains_key(&slot);
+            if let Some(reservation) = self.left_for(&job, &is_kept, now) {
+                pass.keep(&job.id, place, reservation);
+                continue;
+            }
             let ends = pass.ends.get_or_insert_with(|| {
                 self.refresh_estimates();
                 self.expected_ends(now)
             });
-            let is_kept = |slot: SlotIndex| pass.kept_slots.contains_key(&slot);
             let Some(mut reservation) = self.reserve(&job, ends, &is_kept, now) else { continue };
-            let is_left_enough = self.is_left_enough(&job);
             let Some(waiting) = self.queue.waiting_mut(&job.id) else { continue };
             let promised = waiting.promised_ms.get_or_insert(reservation.at_ms);
             *promised = reservation.at_ms.min(*promised);
-            reservation.at_ms = if is_left_enough { now.boot_ms } else { *promised };
-            pass.keep(&job.id, reservation);
+            reservation.at_ms = *promised;
+            pass.keep(&job.id, place, reservation);
         }
     }
 
