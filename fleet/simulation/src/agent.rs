@@ -15,6 +15,7 @@ use gangline_core::event::{GangFacts, GuestFact, GuestWord, Report};
 use gangline_core::gang::{End, EndHow, Gang, Phase};
 use gangline_core::job::{GuestPhase, Job, JobState};
 
+use crate::fencing::after_ms;
 use crate::network::CoordinatorWord;
 use crate::process::Process;
 
@@ -68,7 +69,7 @@ impl Orders {
                         .map(|(member, share)| MemberOrder { member, gpus: share.gpus.clone() })
                         .collect(),
                     grace: Duration::from_millis(job.request.grace_ms),
-                    contact_within: None,
+                    contact_within: after_ms(job).map(Duration::from_millis),
                     digest: digest(&plan),
                 };
                 plans.insert((gang.id.clone(), gang.epoch), Arc::new(plan));
@@ -195,6 +196,8 @@ pub struct Agent {
     /// Waits for the whole process, by session.
     pub words: VecDeque<(u64, CoordinatorWord)>,
     pub hit: Option<Hit>,
+    /// The send time of the newest word that the coordinator has answered, by the boot clock.
+    pub contact_ms: Option<u64>,
 }
 
 /// Bound of what waits for an agent that does not move.
@@ -214,6 +217,7 @@ impl Agent {
             inbox: VecDeque::new(),
             words: VecDeque::new(),
             hit: None,
+            contact_ms: None,
         }
     }
 

@@ -80,7 +80,8 @@ impl World<'_> {
             Contact::Connected { session, .. } => {
                 let held = agent.core.held();
                 self.checks_held(node, held);
-                let word = AgentWord::Heartbeat { held };
+                let sent_ms = self.nodes[node].clock.at(now_ms).boot_ms;
+                let word = AgentWord::Heartbeat { held, sent_ms };
                 self.send(Packet::Up { node, session, word });
             }
             Contact::Dialing { since_ms, .. } if now_ms >= since_ms + SILENCE_MS => {
@@ -155,16 +156,25 @@ impl World<'_> {
         }
         match word {
             CoordinatorWord::Welcome => {
+                let greeted_ms = match agent.contact {
+                    Contact::Dialing { since_ms, .. } => Some(since_ms),
+                    Contact::Connected { .. } | Contact::Waiting => None,
+                };
                 agent.contact = Contact::Connected { session, answered_ms: now_ms };
+                if let Some(since_ms) = greeted_ms {
+                    let boot_ms = self.nodes[node].clock.at(since_ms).boot_ms;
+                    self.had_contact(node, boot_ms);
+                }
                 self.tally.note("session began");
                 self.send(Packet::Up { node, session, word: AgentWord::Inventory });
                 self.send_report(node);
             }
             CoordinatorWord::Refused | CoordinatorWord::Closed => self.drop_session(node, false),
-            CoordinatorWord::HeartbeatAck => {
+            CoordinatorWord::HeartbeatAck { sent_ms } => {
                 if let Contact::Connected { answered_ms, .. } = &mut agent.contact {
                     *answered_ms = now_ms;
                 }
+                self.had_contact(node, sent_ms);
             }
             CoordinatorWord::Desired(orders) => {
                 self.input(node, Input::Desired { session, orders });
@@ -234,9 +244,9 @@ impl World<'_> {
     /// Decides on a batch, makes the ledger durable, and only then acts.
     fn run_driver(&mut self, node: usize, inputs: Vec<Input>) {
         let mut effects = Effects::default();
-        for input in inputs {
+        for input in self.contact_input(node).into_iter().chain(inputs) {
             let shown = self.settings.shown_from.is_some_and(|from| self.steps >= from);
-            if shown && !matches!(input, Input::Event(Event::Tick)) {
+            if shown && !matches!(input, Input::Event(Event::Tick | Event::Contact { .. })) {
                 eprintln!("{:>24} {} <- {input:?}", "agent", self.nodes[node].name);
             }
             match input {
@@ -412,6 +422,7 @@ impl World<'_> {
             let wait = self.random.between(1, 100);
             return self.after(wait, Happening::Supervisor { node, life, event });
         }
+        let fence = self.fence_of(node, &key, &plan);
         let run_ms = match plan.job.request.launcher {
             Launcher::Command => self.users.run_ms(&plan.job.id),
             Launcher::Ray => None,
@@ -423,6 +434,7 @@ impl World<'_> {
             gpus: member.gpus.clone(),
             ports: member.ports,
             is_head: key.member == MemberId::Head,
+            is_ray: plan.job.request.launcher == Launcher::Ray,
             has_whole_node: member.exclusive,
             stage: Stage::Spawning,
             pid,
@@ -431,6 +443,7 @@ impl World<'_> {
             stopping: false,
             stuck_until_ms: 0,
             run_ms: run_ms.map(|ms| ms + jitter),
+            fence,
         };
         self.check_spawn(node, &key, &process);
         self.nodes[node].processes.insert(key.clone(), process);
@@ -448,6 +461,8 @@ impl World<'_> {
             return self.after(500, Happening::Adopted { node, life, key });
         }
         agent.attached.insert(key.clone());
+        self.tell_shims(node);
+        let sim = &self.nodes[node];
         let change = match sim.processes.get(&key) {
             Some(process) if process.stage == Stage::Running && !process.stopping => {
                 self.tally.note("member adopted");
@@ -537,6 +552,9 @@ impl World<'_> {
         }
         if change == Some(MemberChange::Ended) {
             self.is_gone(node, key);
+        }
+        if matches!(change, Some(MemberChange::Running { .. })) {
+            self.shim_waits(node, key);
         }
         if let Some(change) = change {
             self.supervisor_says(node, key, change);

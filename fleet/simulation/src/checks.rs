@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberKey, NodeId, PortBlock};
 use gangline_core::Core;
 use gangline_core::effect::{Desired, Push, Write};
-use gangline_core::gang::{Gang, GangState, Phase};
+use gangline_core::gang::{EndHow, Gang, GangState, Phase};
 use gangline_core::invariants::violations;
 use gangline_core::job::{HISTORY_LIMIT, JobState, Outcome};
 use gangline_core::node::{Lifecycle, Node, Reachability};
@@ -196,13 +196,17 @@ impl World<'_> {
         {
             self.fail(|| format!("I3: the epoch of {} went back to {}", gang.id, gang.epoch));
         }
-        let is_new = before.is_none_or(|before| before.epoch < gang.epoch);
+        let is_new = before.as_ref().is_none_or(|before| before.epoch < gang.epoch);
         for (member, share) in &gang.members {
             let key = MemberKey { gang: gang.id.clone(), epoch: gang.epoch, member: *member };
             if is_new {
                 self.check_openness(&key, &share.node);
             }
-            if matches!(share.phase, Phase::Ended(_)) {
+            if let Phase::Ended(end) = &share.phase {
+                let known = before.as_ref().and_then(|before| before.members.get(member));
+                if known.is_some_and(|known| !matches!(known.phase, Phase::Ended(_))) {
+                    self.note_given_up(&end.how);
+                }
                 let node = self.nodes.iter().find(|node| node.id == share.node);
                 let process = node.and_then(|node| node.processes.get(&key));
                 if process.is_some_and(Process::is_alive) {
@@ -218,6 +222,15 @@ impl World<'_> {
             }
         }
         self.checks.gangs.insert(gang.id.clone(), gang);
+    }
+
+    fn note_given_up(&mut self, how: &EndHow) {
+        let EndHow::Failed { reason } = how else { return };
+        if reason.ends_with("(fence)") {
+            self.tally.note("member of a lost node given up: fence");
+        } else if reason.contains("(stop_after") {
+            self.tally.note("member of a lost node given up: stop_after");
+        }
     }
 
     /// I12: a node that is closed gets no new member.
@@ -368,7 +381,8 @@ impl World<'_> {
         if self.checks.committed.get(&key.gang).is_none_or(|epoch| *epoch < key.epoch) {
             return self.fail(|| format!("{key} starts, and nothing of it was committed"));
         }
-        if self.checks.ended.contains(key) {
+        // An older copy of the store may not know that it was given up.
+        if self.checks.ended.contains(key) && !self.checks.diverged.contains(&key.gang) {
             return self.fail(|| format!("I2: {key} starts after it counted as ended"));
         }
         if !sim.ledger.durable.members.contains_key(key) {

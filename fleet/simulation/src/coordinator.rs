@@ -262,10 +262,10 @@ impl World<'_> {
                     (self.nodes[node].shown_inventory(), self.nodes[node].name.clone());
                 self.tell(Event::Inventory { node: id, session, inventory, name });
             }
-            AgentWord::Heartbeat { held } => {
+            AgentWord::Heartbeat { held, sent_ms } => {
                 self.tell(Event::Heard { node: id, session, held });
                 if self.coordinator.is_some() {
-                    let word = CoordinatorWord::HeartbeatAck;
+                    let word = CoordinatorWord::HeartbeatAck { sent_ms };
                     self.send(Packet::Down { node, session, word });
                 }
             }

@@ -221,6 +221,14 @@ impl World<'_> {
                 (true, true)
             }
         };
+        // Now and then the machine is cut off from the other machines as well, until Ray and its shims
+        // have noticed.
+        let is_isolated = up && down && self.random.one_in(2);
+        self.nodes[node].link.is_isolated |= is_isolated;
+        let ms = match is_isolated && self.random.one_in(3) {
+            true => self.random.between(100_000, 300_000),
+            false => ms,
+        };
         self.cut(node, up, down, ms);
     }
 
@@ -240,6 +248,7 @@ impl World<'_> {
         let ms = self.random.between(2_000, 90_000);
         let parity = self.random.below(2) as usize;
         for node in (0..self.nodes.len()).filter(|node| node % 2 == parity) {
+            self.nodes[node].link.is_isolated = true;
             self.cut(node, true, true, ms);
         }
     }
@@ -346,9 +355,11 @@ impl World<'_> {
         self.crash_process(node, &key, exit);
     }
 
-    /// F28, F29: a process cannot be killed for a while, or hides from its parent.
+    /// F28, F29: a process cannot be killed for a while, or hides from its parent. Not of one that
+    /// stops by itself: that rule counts on a kill.
     fn stick_something(&mut self, node: usize) {
         let alive = self.nodes[node].processes.iter().filter(|(_, process)| process.is_alive());
+        let alive = alive.filter(|(_, process)| process.fence.is_none());
         let alive: Vec<MemberKey> = alive.map(|(key, _)| key.clone()).collect();
         let Some(key) = self.random.pick(&alive).cloned() else { return };
         self.tally.note("fault: process cannot be killed");

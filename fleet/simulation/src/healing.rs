@@ -194,6 +194,9 @@ impl World<'_> {
             if let Some(key) = node.unknown.first() {
                 return Some(format!("I21: {key} on {} is not known", node.name));
             }
+            if let Some((gang, epoch)) = node.stops.first_key_value() {
+                return Some(format!("I21: {} is still told to stop {gang}:{epoch}", node.name));
+            }
         }
         for sim in &self.nodes {
             if let Some((key, _)) = sim.processes.iter().find(|(_, process)| process.is_alive()) {

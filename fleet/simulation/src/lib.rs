@@ -13,6 +13,7 @@ mod clock;
 mod coordinator;
 pub mod disk;
 mod faults;
+mod fencing;
 mod healing;
 mod network;
 mod node;

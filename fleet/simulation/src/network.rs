@@ -19,6 +19,8 @@ pub enum AgentWord {
     Inventory,
     Heartbeat {
         held: Generation,
+        /// By the agent's boot clock.
+        sent_ms: u64,
     },
     Report(Arc<Report>),
     /// The agent has closed the session.
@@ -31,7 +33,9 @@ pub enum CoordinatorWord {
     Welcome,
     Refused,
     Desired(Arc<Orders>),
-    HeartbeatAck,
+    HeartbeatAck {
+        sent_ms: u64,
+    },
     /// The session has ended: closed, or reset because the coordinator is gone.
     Closed,
 }
@@ -74,6 +78,8 @@ pub const USUAL_MS: u64 = 40;
 pub struct Link {
     pub up: Way,
     pub down: Way,
+    /// No other machine reaches this one.
+    pub is_isolated: bool,
     /// Number of the newest cut: a heal of an older one does nothing.
     pub cut: u64,
 }

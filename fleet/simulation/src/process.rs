@@ -3,6 +3,8 @@
 use gangline_common::ids::{GpuId, PortBlock};
 use gangline_core::gang::EndHow;
 
+use crate::fencing::Fence;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The shim lives, the main process not yet.
@@ -20,6 +22,7 @@ pub struct Process {
     pub gpus: Vec<GpuId>,
     pub ports: PortBlock,
     pub is_head: bool,
+    pub is_ray: bool,
     /// No rank of another gang may run beside it.
     pub has_whole_node: bool,
     pub stage: Stage,
@@ -34,6 +37,8 @@ pub struct Process {
     pub stuck_until_ms: u64,
     /// How long its main process runs; absent for one that runs until it is stopped.
     pub run_ms: Option<u64>,
+    /// When its shim stops it by itself.
+    pub fence: Option<Fence>,
 }
 
 impl Process {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gangline_agent_core::event::Event;
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_core::event::{EntrypointFact, GangFacts, GuestFact};
-use gangline_core::job::{Launcher, RayFacts};
+use gangline_core::job::{Launcher, RayFacts, RayNode};
 
 use crate::agent::{GuestOrder, GuestPlan, Plan};
 use crate::process::Stage;
@@ -26,6 +26,32 @@ pub struct Cluster {
     pub entries: BTreeMap<String, Entry>,
     /// Processes of guests: (operation, member of the cluster).
     pub guests: BTreeSet<(String, MemberId)>,
+    /// When the head has seen each rank's node last; only those that have joined.
+    pub seen_ms: BTreeMap<MemberId, u64>,
+    /// When each raylet has reached the head last, or began to try.
+    pub gcs_ms: BTreeMap<MemberId, u64>,
+    /// Ranks whose nodes the head takes for dead.
+    pub dead: BTreeSet<MemberId>,
+}
+
+impl Cluster {
+    /// The ranks that the head shows alive.
+    pub fn alive(&self) -> impl Iterator<Item = MemberId> {
+        self.seen_ms.keys().filter(|member| !self.dead.contains(member)).copied()
+    }
+}
+
+/// What Ray's head says of its nodes.
+fn ray_facts(plan: &Plan, dead: &BTreeSet<MemberId>) -> RayFacts {
+    let ranks = plan.gang.members.keys().filter(|member| **member != MemberId::Head);
+    let nodes = ranks.map(|member| RayNode {
+        member: *member,
+        ray_node_id: member.to_string(),
+        address: String::new(),
+        alive: !dead.contains(member),
+        state_message: String::new(),
+    });
+    RayFacts { nodes: nodes.collect(), ..RayFacts::default() }
 }
 
 impl World<'_> {
@@ -60,19 +86,24 @@ impl World<'_> {
         }
     }
 
-    /// Every member of the gang runs; the network of the machines is not that of the agents.
-    fn is_ready(&self, plan: &Plan) -> bool {
+    /// Every member of the gang runs and reaches the head.
+    fn is_ready(&self, head: usize, plan: &Plan) -> bool {
+        let cluster = self.clusters.get(&(plan.gang.id.clone(), plan.gang.epoch));
         plan.gang.members.iter().all(|(member, share)| {
             let key =
                 MemberKey { gang: plan.gang.id.clone(), epoch: plan.gang.epoch, member: *member };
-            let node = self.nodes.iter().find(|node| node.id == share.node);
-            let process = node.and_then(|node| node.processes.get(&key));
-            process.is_some_and(|process| process.stage == Stage::Running)
+            let Some(node) = self.nodes.iter().position(|node| node.id == share.node) else {
+                return false;
+            };
+            let process = self.nodes[node].processes.get(&key);
+            let is_dead = cluster.is_some_and(|cluster| cluster.dead.contains(member));
+            let runs = process.is_some_and(|process| process.stage == Stage::Running);
+            runs && !is_dead && self.reach(head, node)
         })
     }
 
     fn watch_head(&mut self, node: usize, key: &MemberKey, plan: &Plan) -> bool {
-        let ready = self.is_ready(plan);
+        let ready = self.is_ready(node, plan);
         let incarnation = (key.gang.clone(), key.epoch);
         let own = (!plan.job.is_cluster()).then(|| plan.job.operation(plan.gang.attempt));
         if let Some(operation) = &own
@@ -107,7 +138,7 @@ impl World<'_> {
             gang: key.gang.clone(),
             epoch: key.epoch,
             ready,
-            ray: ready.then(RayFacts::default),
+            ray: (ready || !cluster.dead.is_empty()).then(|| ray_facts(plan, &cluster.dead)),
             entrypoints: operations.map(fact).collect(),
         };
         let Some(agent) = &mut self.nodes[node].agent else { return false };

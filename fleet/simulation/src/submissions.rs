@@ -80,6 +80,23 @@ impl World<'_> {
             release_asked: false,
             delete_asked: false,
         };
+        if self.is_shown() {
+            let r = &job.request;
+            eprintln!(
+                "SUBMIT {id} p{} nn{}-{} g{} {:?} excl{:?} pre{} lab{:?} {} {:?} {:?}",
+                r.priority,
+                r.nnodes,
+                r.nnodes_max,
+                r.gpus_per_node,
+                r.launcher,
+                r.exclusive,
+                r.preemptible,
+                r.node_labels,
+                job.project,
+                r.kind,
+                r.exclude_nodes
+            );
+        }
         self.users.jobs.insert(id.clone(), job);
         self.submit(id);
     }
@@ -146,8 +163,18 @@ impl World<'_> {
         after
     }
 
-    fn some_policy(&mut self, _place: &Place) -> OnDisconnect {
-        OnDisconnect::Keep { no_witness: false }
+    fn some_policy(&mut self, place: &Place) -> OnDisconnect {
+        // Only a Ray gang of several nodes has a witness.
+        let has_witness = place.launcher == Launcher::Ray && place.nnodes > 1;
+        match self.random.below(8) {
+            _ if place.cluster.is_some() => OnDisconnect::Keep { no_witness: false },
+            0..=4 if has_witness => OnDisconnect::Fence,
+            0 => OnDisconnect::Keep { no_witness: true },
+            1..=3 => OnDisconnect::StopAfter {
+                ms: *self.random.pick(&[20_000, 45_000]).unwrap_or(&45_000),
+            },
+            _ => OnDisconnect::Keep { no_witness: false },
+        }
     }
 
     pub fn some_zone(&mut self) -> String {
@@ -185,7 +212,6 @@ fn plain_request() -> JobRequest {
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),
-        // The deadlines of shims are not simulated: nothing stops by itself.
         on_disconnect: OnDisconnect::Keep { no_witness: false },
         grace_ms: 0,
         start_timeout_ms: 60_000,

@@ -104,6 +104,12 @@ pub enum Happening {
         key: MemberKey,
         due_ms: u64,
     },
+    /// A shim looks at the deadline of its member.
+    Shim {
+        node: usize,
+        key: MemberKey,
+        wakes_ms: u64,
+    },
     /// The supervisor has something to say.
     Supervisor {
         node: usize,
@@ -266,9 +272,10 @@ impl<'a> World<'a> {
         let counts = !matches!(
             happening,
             Happening::AgentBeat { .. }
+                | Happening::Shim { .. }
                 | Happening::Arrives(
                     Packet::Up { word: AgentWord::Heartbeat { .. }, .. }
-                        | Packet::Down { word: CoordinatorWord::HeartbeatAck, .. }
+                        | Packet::Down { word: CoordinatorWord::HeartbeatAck { .. }, .. }
                 )
         );
         self.steps += u64::from(counts);
@@ -287,6 +294,7 @@ impl<'a> World<'a> {
             Happening::Beat => {
                 self.after(500, Happening::Beat);
                 self.coordinator_beat();
+                self.ray_looks();
                 self.check_time_bounds();
             }
             Happening::Commit { life } => self.commit_due(life),
@@ -296,6 +304,7 @@ impl<'a> World<'a> {
             Happening::AgentStarts { node } => self.agent_starts(node),
             Happening::Dials { node, life } => self.dial(node, life),
             Happening::Process { node, key, due_ms } => self.process_moves(node, &key, due_ms),
+            Happening::Shim { node, key, wakes_ms } => self.shim_wakes(node, &key, wakes_ms),
             Happening::Supervisor { node, life, event } => {
                 if self.lives(node, life) {
                     self.tell_agent(node, event);
@@ -397,6 +406,7 @@ impl<'a> World<'a> {
             (way.is_cut, way.slow_ms) = (false, 0);
             packets.extend(way.stalled.drain(..));
         }
+        link.is_isolated = false;
         for packet in packets {
             self.send(packet);
         }

@@ -10,7 +10,7 @@ use gangline_simulation::world::{Length, Settings};
 const SEEDS: u64 = 100;
 
 /// What must have happened at least so often in a hundred histories.
-const LEAST: [(&str, u64); 65] = [
+const LEAST: [(&str, u64); 70] = [
     ("agent started with members in its ledger", 500),
     ("agent's driver took a batch", 50),
     ("agent: a live member's assignment changed", 200),
@@ -64,11 +64,16 @@ const LEAST: [(&str, u64); 65] = [
     ("job: SUCCEEDED", 200),
     ("job: TIMEOUT", 50),
     ("member adopted", 100),
+    ("member of a lost node given up: fence", 3),
+    ("member of a lost node given up: stop_after", 50),
+    ("member stopped itself: fence", 15),
+    ("member stopped itself: stop_after", 80),
     ("node: lost", 100),
     ("operator: node labelled", 1_000),
     ("operator: release by force", 200),
     ("process ignores SIGTERM", 50),
     ("process started on a node of its own", 500),
+    ("raylet ended without its head", 40),
     ("user: dependency refused", 300),
     ("user: hold", 500),
     ("user: priority set", 300),
