@@ -393,6 +393,25 @@ fn two_claimants_do_not_count_on_the_same_nodes() {
 }
 
 #[test]
+fn who_is_left_enough_in_one_pool_takes_nothing_in_another() {
+    let mut fleet = fleet(&["b"]);
+    fleet.set_max_priority("rl", 100);
+    assert_eq!(fleet.set_pool("other", Some("more"), &["b"], &[]), Answer::Done);
+    fleet.submit("low", &gang(1, 8, ", queue: {preemptible: true}"));
+    fleet.settle();
+    fleet.add_node("a", 8, false);
+    fleet.submit("slow", &gang(1, 8, ", queue: {preemptible: true}, grace_period: 1h"));
+    fleet.settle();
+    fleet.submit("urgent", &gang(1, 8, ", queue: {priority: urgent}"));
+    for _ in 0..20 {
+        fleet.heartbeat("a");
+        fleet.live(&["b"], 1);
+    }
+    assert_eq!(fleet.state("slow"), JobState::Stopping);
+    assert_eq!((is_running(&fleet, "low"), fleet.job("low").attempts), (true, 1));
+}
+
+#[test]
 fn nobody_starts_on_what_others_have_just_left_for_a_higher_priority() {
     let mut fleet = fleet(&["a", "b"]);
     fleet.set_max_priority("rl", 100);

@@ -72,6 +72,10 @@ impl Core {
                 self.serve_those_due(pass, now);
             }
             let is_kept = |slot: SlotIndex| pass.is_kept_for_first(ahead, slot);
+            // Gangs that are already on their way out leave enough, in this pool or in another one.
+            if self.met_claim(claimant, &is_kept).is_some() {
+                continue;
+            }
             let pools = self.capacity.pools();
             for pool in pools.into_iter().filter(|pool| claimant.request.may_use(pool)) {
                 let found = self.victims(claimant, pool, (&claimed, &is_kept), ranking, now);
@@ -136,10 +140,6 @@ impl Core {
             ranking.is_guaranteed(claimant) && held.saturating_add(gpus) <= quota.guaranteed;
         let displaced = self.was_displaced(claimant);
         let mut room = Claim::new(self, claimant, pool, is_kept);
-        if room.is_met() {
-            // Gangs that are already on their way out leave enough.
-            return None;
-        }
         let takes_back =
             format!("project {} takes back its guaranteed GPUs of pool {pool}", claimant.project);
         let is_higher = format!("job {} has priority {}", claimant.id, claimant.request.priority);
@@ -196,12 +196,23 @@ impl Core {
         now: Timestamp,
     ) -> Option<Reservation> {
         self.queue.waiting(&job.id).filter(|waiting| waiting.is_claimant)?;
-        let pools = self.capacity.pools().into_iter().filter(|pool| job.request.may_use(pool));
-        let mut claims = pools.map(|pool| Claim::new(self, job, pool, is_kept));
-        let claim = claims.find(Claim::is_met)?;
+        let claim = self.met_claim(job, is_kept)?;
         let nodes = claim.enough.iter().filter_map(|node| self.capacity.slot(node));
         let slots = nodes.map(|slot| slot.index).take(claim.wanted).collect();
         Some(Reservation { slots, gpus: gpus_kept(job), at_ms: now.boot_ms })
+    }
+
+    /// What is free, and what gangs on their way out leave, where that is enough.
+    fn met_claim<'a>(
+        &'a self,
+        job: &'a Job,
+        is_kept: &'a dyn Fn(SlotIndex) -> bool,
+    ) -> Option<Claim<'a>> {
+        let in_reach = |pool: &&str| {
+            job.request.may_use(pool) && self.room_in_pool(&job.project, pool) >= gpus_of(job)
+        };
+        let pools = self.capacity.pools().into_iter().filter(in_reach);
+        pools.map(|pool| Claim::new(self, job, pool, is_kept)).find(Claim::is_met)
     }
 
     /// Whether a gang that is sent back would wait for what its project is guaranteed. An elastic one
