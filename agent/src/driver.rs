@@ -44,6 +44,8 @@ const LEDGER_RETRY: Duration = Duration::from_secs(1);
 pub enum Input {
     /// A complete desired state; answered once it is durable, or with the rule that it breaks.
     Desired {
+        /// When the session began in which it was said, by the boot clock.
+        session_ms: u64,
         generation: Generation,
         gangs: Vec<DesiredGang>,
         reply: oneshot::Sender<Result<(), String>>,
@@ -223,7 +225,8 @@ impl<M: Members> Driver<M> {
 
     fn handle_input(&mut self, input: Input, effects: &mut Effects, pending: &mut Vec<Pending>) {
         match input {
-            Input::Desired { generation, gangs, reply } => {
+            Input::Desired { session_ms, generation, gangs, reply } => {
+                self.step(Event::Session { began_ms: session_ms }, effects);
                 let result = self.handle_desired(generation, gangs, effects);
                 pending.push((reply, result));
             }
@@ -293,8 +296,10 @@ impl<M: Members> Driver<M> {
 
     fn step(&mut self, event: Event, effects: &mut Effects) {
         let contact = *self.channels.contact.borrow();
-        if let Some(boot_ms) = contact.filter(|_| contact != self.core.contact()) {
-            self.core.step(Event::Contact { boot_ms }, Timestamp::now(), effects);
+        let at = contact.map(|at| (at.session_ms, at.boot_ms));
+        if let Some((session_ms, boot_ms)) = at.filter(|_| at != self.core.contact()) {
+            let event = Event::Contact { session_ms, boot_ms };
+            self.core.step(event, Timestamp::now(), effects);
         }
         let quiet = event == Event::Tick;
         let text = tracing::enabled!(tracing::Level::DEBUG).then(|| format!("{event:?}"));

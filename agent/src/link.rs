@@ -21,7 +21,7 @@ use gangline_common::wire::v1::NodeInventory;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::contact::Contact;
+use self::contact::{Contact, ContactAt};
 use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
 use crate::supervisor::RayClusters;
@@ -55,7 +55,7 @@ pub struct Channels {
     pub ray: RayClusters,
     pub status: watch::Sender<LinkStatus>,
     /// When there was contact.
-    pub contact: watch::Sender<Option<u64>>,
+    pub contact: watch::Sender<Option<ContactAt>>,
     /// The connection of the present session.
     pub connection: watch::Sender<Option<Connection>>,
     /// Cancelled when the agent ends: the link then says goodbye.

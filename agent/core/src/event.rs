@@ -26,8 +26,11 @@ pub enum Event {
     /// The agent ends and takes its members with it.
     Shutdown,
     /// The newest heartbeat that the coordinator acknowledged was sent at this time of the boot
+    /// clock, in the session that began at `session_ms`.
+    Contact { session_ms: u64, boot_ms: u64 },
+    /// The desired state that comes next was said in the session that began at this time of the boot
     /// clock.
-    Contact { boot_ms: u64 },
+    Session { began_ms: u64 },
     /// About once a second: repeats what was not answered.
     Tick,
 }

@@ -45,10 +45,13 @@ pub struct Core {
     seen: BTreeMap<GangId, Seen>,
     members: BTreeMap<MemberKey, Member>,
     shutting_down: bool,
-    /// A desired state has come since this agent started: what the ledger says may be long over.
+    /// A desired state has come since this agent started, and in the session in which the last one
+    /// was said: what is known from before may be long over.
     informed: bool,
-    /// Boot-clock milliseconds of the newest contact.
-    contact: Option<u64>,
+    /// When that session began, in boot-clock milliseconds.
+    session_ms: u64,
+    /// The newest contact: when its session began, and when it was.
+    contact: Option<(u64, u64)>,
     changed: Changed,
 }
 
@@ -70,8 +73,8 @@ impl Core {
         self.held
     }
 
-    /// The newest contact that it was told of.
-    pub fn contact(&self) -> Option<u64> {
+    /// The newest contact that it was told of: when its session began, and when it was.
+    pub fn contact(&self) -> Option<(u64, u64)> {
         self.contact
     }
 
@@ -113,7 +116,10 @@ impl Core {
             Event::Released(key) => self.on_released(&key),
             Event::ReleaseFailed(key) => self.on_release_failed(&key, now),
             Event::Shutdown => self.shutting_down = true,
-            Event::Contact { boot_ms } => self.contact = self.contact.max(Some(boot_ms)),
+            Event::Contact { session_ms, boot_ms } => {
+                self.contact = self.contact.max(Some((session_ms, boot_ms)));
+            }
+            Event::Session { began_ms } => self.on_session(began_ms),
             Event::Tick => {}
         }
         self.reconcile(now, effects);
@@ -163,6 +169,13 @@ impl Core {
             // The report tells the coordinator which generation is held here.
             Ok(Verdict::Older) => self.changed.report = true,
             Err(broken_rule) => effects.list.push(Effect::ProtocolError(broken_rule)),
+        }
+    }
+
+    /// While there was no contact the coordinator may have given up what waits here.
+    fn on_session(&mut self, began_ms: u64) {
+        if self.session_ms != began_ms {
+            (self.session_ms, self.informed) = (began_ms, false);
         }
     }
 
@@ -368,13 +381,20 @@ impl Core {
 
     // ------------------------------------------------------------ reconcile
 
+    /// The newest contact, if it is of the session in which the desired state was said. With a newer
+    /// one comes a newer state.
+    fn contact_now(&self) -> Option<u64> {
+        let of_now = self.contact.filter(|(session_ms, _)| *session_ms == self.session_ms);
+        of_now.map(|(_, boot_ms)| boot_ms)
+    }
+
     fn reconcile(&mut self, now: Timestamp, effects: &mut Effects) {
         let actions = decide(Situation {
             desired: &self.desired,
             members: &self.members,
             shutting_down: self.shutting_down,
             informed: self.informed,
-            contact: self.contact,
+            contact: self.contact_now(),
             now,
         });
         for action in actions {

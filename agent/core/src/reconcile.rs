@@ -113,7 +113,7 @@ fn start_waiting(situation: &Situation<'_>, actions: &mut Vec<Action>) {
 
 /// Whether a member may begin. After a restart of the agent the coordinator must have spoken: the
 /// machine may have started again too, and then what the ledger says counts as ended. A member that
-/// stops by itself without contact needs it now.
+/// stops by itself without contact needs it now, in the session in which its order was said.
 fn has_contact(situation: &Situation<'_>, key: &MemberKey) -> bool {
     let Some(GangOrder { order: Order::Run(run), .. }) = situation.desired.get(&key.gang) else {
         return false;

@@ -456,13 +456,13 @@ fn a_gang_that_stops_without_contact_starts_only_with_it() {
     let wanted = || vec![cut_off_after_30_s(run("g", 1, &["a"]))];
     assert_touches_no_process(&node.desires(1, wanted()));
     let boot_ms = node.now.boot_ms;
-    assert_starts(&node.on(Event::Contact { boot_ms }), &key("g", 1));
+    assert_starts(&node.on(Event::Contact { session_ms: 0, boot_ms }), &key("g", 1));
 }
 
 #[test]
 fn a_start_that_comes_too_late_waits_for_contact() {
     let mut node = Node::new();
-    node.on(Event::Contact { boot_ms: 0 });
+    node.on(Event::Contact { session_ms: 0, boot_ms: 0 });
     node.desires(1, vec![run("other", 1, &["a"])]);
     node.runs(key("other", 1));
     node.desires(2, vec![stop("other", 1), cut_off_after_30_s(run("g", 1, &["a"]))]);
@@ -470,7 +470,27 @@ fn a_start_that_comes_too_late_waits_for_contact() {
     // The GPU comes free, but the last contact is too long ago by now.
     assert_touches_no_process(&node.ends(key("other", 1)));
     let boot_ms = node.now.boot_ms;
-    assert_starts(&node.on(Event::Contact { boot_ms }), &key("g", 1));
+    assert_starts(&node.on(Event::Contact { session_ms: 0, boot_ms }), &key("g", 1));
+}
+
+/// The coordinator has given up what waited here, and says so in the next session.
+#[test]
+fn what_waited_while_there_was_no_contact_waits_for_the_next_desired_state() {
+    let wanted = || vec![cut_off_after_30_s(run("g", 1, &["a"]))];
+    let in_the_next_session = || {
+        let mut node = Node::new();
+        node.on(Event::Session { began_ms: 0 });
+        node.on(Event::Contact { session_ms: 0, boot_ms: 0 });
+        node.now = node.now.plus_ms(200_000);
+        // The disk was full, say: only now is it looked at what came in time.
+        assert_touches_no_process(&node.desires(1, wanted()));
+        let boot_ms = node.now.boot_ms;
+        assert_touches_no_process(&node.on(Event::Contact { session_ms: boot_ms, boot_ms }));
+        assert_touches_no_process(&node.on(Event::Session { began_ms: boot_ms }));
+        node
+    };
+    assert_touches_no_process(&in_the_next_session().desires(2, vec![stop("g", 1)]));
+    assert_starts(&in_the_next_session().desires(1, wanted()), &key("g", 1));
 }
 
 #[test]
@@ -481,7 +501,7 @@ fn after_a_restart_nothing_starts_before_the_coordinator_has_spoken() {
     assert_touches_no_process(&effects);
     let boot_ms = node.now.boot_ms;
     // In contact, but what the ledger says may be long over.
-    assert_touches_no_process(&node.on(Event::Contact { boot_ms }));
+    assert_touches_no_process(&node.on(Event::Contact { session_ms: 0, boot_ms }));
     assert_starts(&node.desires(1, vec![cut_off_after_30_s(run("g", 1, &["a"]))]), &key("g", 1));
 }
 

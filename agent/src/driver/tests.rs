@@ -95,7 +95,7 @@ impl Harness {
 
     async fn desires(&self, n: u64, gangs: Vec<DesiredGang>) -> Result<(), String> {
         let (reply, answer) = oneshot::channel();
-        let input = Input::Desired { generation: generation(n), gangs, reply };
+        let input = Input::Desired { session_ms: 0, generation: generation(n), gangs, reply };
         self.inputs.send(input).await.unwrap();
         answer.await.unwrap()
     }
@@ -265,7 +265,8 @@ async fn nothing_is_started_while_the_ledger_cannot_be_written() {
     let obstacle = directory.path().join("ledger/state.new");
     std::fs::create_dir(&obstacle).unwrap();
     let (reply, mut answer) = oneshot::channel();
-    let input = Input::Desired { generation: generation(1), gangs: vec![run("g")], reply };
+    let input =
+        Input::Desired { session_ms: 0, generation: generation(1), gangs: vec![run("g")], reply };
     harness.inputs.send(input).await.unwrap();
     // The mailbox is empty again once the driver has taken the state.
     while harness.inputs.capacity() < MAILBOX {

@@ -5,12 +5,21 @@
 //! what is counted from here.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-/// Boot-clock milliseconds of the newest contact; `None` before the first of this agent.
-pub type ContactTime = watch::Receiver<Option<u64>>;
+/// When there was contact, in boot-clock milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContactAt {
+    /// Begin of the session.
+    pub session_ms: u64,
+    pub boot_ms: u64,
+}
+
+/// The newest contact; `None` before the first of this agent.
+pub type ContactTime = watch::Receiver<Option<ContactAt>>;
 
 /// Heartbeats whose answers are waited for; the oldest of more is forgotten. A session is given up
 /// long before.
@@ -18,20 +27,27 @@ const UNANSWERED: usize = 256;
 
 /// Takes note of what was sent and answered.
 pub struct Contact {
-    newest: watch::Sender<Option<u64>>,
+    newest: watch::Sender<Option<ContactAt>>,
+    session_ms: AtomicU64,
     /// Sequence and send time.
     sent: Mutex<VecDeque<(u64, u64)>>,
 }
 
 impl Contact {
-    pub fn new(newest: watch::Sender<Option<u64>>) -> Self {
-        Contact { newest, sent: Mutex::new(VecDeque::new()) }
+    pub fn new(newest: watch::Sender<Option<ContactAt>>) -> Self {
+        Contact { newest, session_ms: AtomicU64::new(0), sent: Mutex::new(VecDeque::new()) }
     }
 
     /// A new session: sequences begin anew. Hello, sent at `sent_ms`, has been answered.
     pub fn greeted(&self, sent_ms: u64) {
+        self.session_ms.store(sent_ms, Ordering::Relaxed);
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.note(sent_ms);
+    }
+
+    /// When the session began in which words come now.
+    pub fn session_ms(&self) -> u64 {
+        self.session_ms.load(Ordering::Relaxed)
     }
 
     pub fn sent(&self, sequence: u64, sent_ms: u64) {
@@ -53,11 +69,12 @@ impl Contact {
         }
     }
 
-    fn note(&self, sent_ms: u64) {
+    fn note(&self, boot_ms: u64) {
+        let at = ContactAt { session_ms: self.session_ms(), boot_ms };
         self.newest.send_if_modified(|newest| {
-            let newer = newest.is_none_or(|newest| sent_ms > newest);
+            let newer = newest.is_none_or(|newest| boot_ms > newest.boot_ms);
             if newer {
-                *newest = Some(sent_ms);
+                *newest = Some(at);
             }
             newer
         });
@@ -71,21 +88,22 @@ mod tests {
     #[test]
     fn contact_is_when_the_answered_heartbeat_was_sent() {
         let (newest, contact) = watch::channel(None);
+        let at = |session_ms, boot_ms| Some(ContactAt { session_ms, boot_ms });
         let link = Contact::new(newest);
         link.greeted(10);
-        assert_eq!(*contact.borrow(), Some(10));
+        assert_eq!(*contact.borrow(), at(10, 10));
         (1..=3).for_each(|n| link.sent(n, 10 + 10 * n));
-        assert_eq!(*contact.borrow(), Some(10), "nothing was answered");
+        assert_eq!(*contact.borrow(), at(10, 10), "nothing was answered");
         link.answered(2);
-        assert_eq!(*contact.borrow(), Some(30));
+        assert_eq!(*contact.borrow(), at(10, 30));
         link.answered(1);
         link.answered(2);
         link.answered(77);
-        assert_eq!(*contact.borrow(), Some(30), "late, repeated and invented answers");
+        assert_eq!(*contact.borrow(), at(10, 30), "late, repeated and invented answers");
         link.greeted(25);
-        assert_eq!(*contact.borrow(), Some(30), "never back");
+        assert_eq!(*contact.borrow(), at(10, 30), "never back");
         link.answered(3);
-        assert_eq!(*contact.borrow(), Some(30), "of the session before");
+        assert_eq!(*contact.borrow(), at(10, 30), "of the session before");
     }
 
     #[test]
@@ -96,6 +114,6 @@ mod tests {
         link.answered(1);
         assert_eq!(*contact.borrow(), None);
         link.answered(1000);
-        assert_eq!(*contact.borrow(), Some(1000));
+        assert_eq!(contact.borrow().map(|at| at.boot_ms), Some(1000));
     }
 }

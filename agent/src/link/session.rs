@@ -156,7 +156,8 @@ impl Link {
         gangs: Vec<DesiredGang>,
     ) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        let input = Input::Desired { generation, gangs, reply };
+        let session_ms = self.contact.session_ms();
+        let input = Input::Desired { session_ms, generation, gangs, reply };
         self.channels.driver.send(input).await.map_err(|_| SessionError::DriverGone)?;
         let accepted = answer.await.map_err(|_| SessionError::DriverGone)?;
         accepted.map_err(SessionError::Protocol)

@@ -98,7 +98,9 @@ impl Agent {
     /// The next desired state; it is accepted or refused as `answer` says.
     async fn desired(&mut self, answer: Result<(), String>) -> (u64, Vec<DesiredGang>) {
         loop {
-            if let Input::Desired { generation, gangs, reply } = self.inputs.recv().await.unwrap() {
+            if let Input::Desired { generation, gangs, reply, .. } =
+                self.inputs.recv().await.unwrap()
+            {
                 reply.send(answer).unwrap();
                 return (generation.n, gangs);
             }

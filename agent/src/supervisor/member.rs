@@ -166,7 +166,7 @@ impl Member {
         let (nursery, spool) = (Arc::clone(&self.nursery), Arc::clone(&self.spool));
         let prepared = match self.fetch_code().await {
             Ok(()) => {
-                let contact = *self.contact.borrow();
+                let contact = self.contact.borrow().map(|at| at.boot_ms);
                 blocking(move || prepare(&plan, &config, &nursery, &spool, contact)).await
             }
             Err(refusal) => Err(refusal),
@@ -319,8 +319,8 @@ impl Member {
                 },
                 Ok(()) = self.contact.changed(), if feeds => {
                     let contact = *self.contact.borrow_and_update();
-                    if let Some(boot_ms) = contact {
-                        link.contact(boot_ms).await?;
+                    if let Some(at) = contact {
+                        link.contact(at.boot_ms).await?;
                     }
                 }
                 () = quiet(&self.plan, self.progress.main, self.progress.ray.as_ref()), if holds_back => {

@@ -11,7 +11,7 @@ use gangline_agent_core::assignment::{
 use gangline_agent_core::{Core, event};
 use gangline_common::ids::{Epoch, GangId, MemberId, MemberKey, NodeId};
 use gangline_core::effect::{Desired, DesiredGuest, Push};
-use gangline_core::event::{GangFacts, GuestFact, GuestWord, Report};
+use gangline_core::event::{CheckpointWord, GangFacts, GuestFact, GuestWord, Report};
 use gangline_core::gang::{End, EndHow, Gang, Phase};
 use gangline_core::job::{GuestPhase, Job, JobState};
 
@@ -196,8 +196,11 @@ pub struct Agent {
     /// Waits for the whole process, by session.
     pub words: VecDeque<(u64, CoordinatorWord)>,
     pub hit: Option<Hit>,
-    /// The send time of the newest word that the coordinator has answered, by the boot clock.
-    pub contact_ms: Option<u64>,
+    /// Names of the training checkpoints that it has reported.
+    pub said_saved: BTreeMap<MemberKey, String>,
+    /// The newest contact: the session, and the send time of the word that the coordinator has
+    /// answered, by the boot clock.
+    pub contact_at: Option<(u64, u64)>,
 }
 
 /// Bound of what waits for an agent that does not move.
@@ -217,7 +220,8 @@ impl Agent {
             inbox: VecDeque::new(),
             words: VecDeque::new(),
             hit: None,
-            contact_ms: None,
+            said_saved: BTreeMap::new(),
+            contact_at: None,
         }
     }
 
@@ -229,7 +233,7 @@ impl Agent {
     }
 
     /// The whole truth; `None` while members of an earlier run are looked for.
-    pub fn report(&self, processes: &BTreeMap<MemberKey, Process>) -> Option<Report> {
+    pub fn report(&self, processes: &BTreeMap<MemberKey, Process>, now_ms: u64) -> Option<Report> {
         if !self.core.is_report_ready() {
             return None;
         }
@@ -248,7 +252,21 @@ impl Agent {
             members: members.collect(),
             gangs: self.facts.values().cloned().collect(),
             guests: guests.collect(),
-            checkpoints: Vec::new(),
+            checkpoints: self.saved(processes, now_ms).collect(),
+        })
+    }
+
+    /// What rank 0 of each gang has saved, as the agent that follows it sees it.
+    pub fn saved<'a>(
+        &'a self,
+        processes: &'a BTreeMap<MemberKey, Process>,
+        now_ms: u64,
+    ) -> impl Iterator<Item = CheckpointWord> + 'a {
+        let firsts = self.attached.iter().filter(|key| key.member == MemberId::Rank(0));
+        firsts.filter_map(move |key| {
+            let (number, made_ms) = processes.get(key)?.saved(now_ms)?;
+            let name = format!("global_step_{number}");
+            Some(CheckpointWord { key: key.clone(), name, age_ms: now_ms - made_ms })
         })
     }
 

@@ -1,6 +1,6 @@
 //! The agent's process at work: link, driver (step, ledger, act) and supervisor, around its core.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use gangline_agent_core::assignment::{Phase, Refusal};
@@ -66,7 +66,24 @@ impl World<'_> {
             self.tell_agent(node, Event::Tick);
             self.ship_logs(node);
             self.watch_ray(node);
+            self.watch_checkpoints(node);
         }
+    }
+
+    /// A new training checkpoint is reported.
+    fn watch_checkpoints(&mut self, node: usize) {
+        let sim = &mut self.nodes[node];
+        let Some(agent) = &sim.agent else { return };
+        let saved = agent.saved(&sim.processes, self.now_ms);
+        let saved: BTreeMap<_, _> = saved.map(|word| (word.key, word.name)).collect();
+        if saved == agent.said_saved || agent.session().is_none() {
+            return;
+        }
+        if let Some(agent) = &mut sim.agent {
+            agent.said_saved = saved;
+        }
+        self.tally.note("training checkpoint reported");
+        self.send_report(node);
     }
 
     fn beat_link(&mut self, node: usize, life: u64) {
@@ -163,7 +180,7 @@ impl World<'_> {
                 agent.contact = Contact::Connected { session, answered_ms: now_ms };
                 if let Some(since_ms) = greeted_ms {
                     let boot_ms = self.nodes[node].clock.at(since_ms).boot_ms;
-                    self.had_contact(node, boot_ms);
+                    self.had_contact(node, session, boot_ms);
                 }
                 self.tally.note("session began");
                 self.send(Packet::Up { node, session, word: AgentWord::Inventory });
@@ -174,7 +191,7 @@ impl World<'_> {
                 if let Contact::Connected { answered_ms, .. } = &mut agent.contact {
                     *answered_ms = now_ms;
                 }
-                self.had_contact(node, sent_ms);
+                self.had_contact(node, session, sent_ms);
             }
             CoordinatorWord::Desired(orders) => {
                 self.input(node, Input::Desired { session, orders });
@@ -186,7 +203,7 @@ impl World<'_> {
         let sim = &self.nodes[node];
         let Some(agent) = &sim.agent else { return };
         let Some(session) = agent.session() else { return };
-        if let Some(report) = agent.report(&sim.processes) {
+        if let Some(report) = agent.report(&sim.processes, self.now_ms) {
             let word = AgentWord::Report(Arc::new(report));
             self.send(Packet::Up { node, session, word });
         }
@@ -271,6 +288,8 @@ impl World<'_> {
         let Some(agent) = &self.nodes[node].agent else { return };
         let before = agent.core.held();
         let mut own = Effects::default();
+        // Sessions are told apart by their numbers, which grow like the times of their begin.
+        self.step_agent(node, Event::Session { began_ms: session }, &mut own);
         self.step_agent(node, Event::Desired(orders.set.clone()), &mut own);
         let Some(agent) = &mut self.nodes[node].agent else { return };
         if agent.core.held() != before {
@@ -443,6 +462,8 @@ impl World<'_> {
             stopping: false,
             stuck_until_ms: 0,
             run_ms: run_ms.map(|ms| ms + jitter),
+            since_ms: None,
+            saves_every_ms: self.users.saves_every_ms(&plan.job.id),
             fence,
         };
         self.check_spawn(node, &key, &process);
@@ -529,6 +550,7 @@ impl World<'_> {
         match process.stage {
             Stage::Spawning if !process.stopping => {
                 process.stage = Stage::Running;
+                process.since_ms = Some(now_ms);
                 change = Some(MemberChange::Running { pid: process.pid });
                 next = process.run_ms.map(|ms| now_ms + ms);
             }

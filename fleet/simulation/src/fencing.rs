@@ -60,11 +60,11 @@ impl World<'_> {
     // ------------------------------------------------------------ contact
 
     /// The agent learns that a word of that moment of its boot clock was heard: so do the shims.
-    pub fn had_contact(&mut self, node: usize, boot_ms: u64) {
+    pub fn had_contact(&mut self, node: usize, session: u64, boot_ms: u64) {
         let sim = &mut self.nodes[node];
         let now_ms = sim.clock.at(self.now_ms).boot_ms;
         let Some(agent) = &mut sim.agent else { return };
-        agent.contact_ms = agent.contact_ms.max(Some(boot_ms));
+        agent.contact_at = agent.contact_at.max(Some((session, boot_ms)));
         for key in &agent.attached {
             let process = sim.processes.get_mut(key).filter(|process| process.is_alive());
             if let Some(fence) = process.and_then(|process| process.fence.as_mut()) {
@@ -75,16 +75,18 @@ impl World<'_> {
 
     /// The shim of a member that was found again is told of the contact that there is.
     pub fn tell_shims(&mut self, node: usize) {
-        if let Some(boot_ms) = self.nodes[node].agent.as_ref().and_then(|agent| agent.contact_ms) {
-            self.had_contact(node, boot_ms);
+        let contact = self.nodes[node].agent.as_ref().and_then(|agent| agent.contact_at);
+        if let Some((session, boot_ms)) = contact {
+            self.had_contact(node, session, boot_ms);
         }
     }
 
     /// What the driver tells its core before anything else.
     pub fn contact_input(&self, node: usize) -> Option<Input> {
         let agent = self.nodes[node].agent.as_ref()?;
-        let boot_ms = agent.contact_ms.filter(|contact| agent.core.contact() != Some(*contact))?;
-        Some(Input::Event(Event::Contact { boot_ms }))
+        let contact = agent.contact_at.filter(|contact| agent.core.contact() != Some(*contact));
+        let (session_ms, boot_ms) = contact?;
+        Some(Input::Event(Event::Contact { session_ms, boot_ms }))
     }
 
     // ------------------------------------------------------------ shims
@@ -93,7 +95,8 @@ impl World<'_> {
     pub fn fence_of(&self, node: usize, key: &MemberKey, plan: &Plan) -> Option<Fence> {
         let after_ms = after_ms(&plan.job)?;
         let sim = &self.nodes[node];
-        let contact_ms = sim.agent.as_ref().and_then(|agent| agent.contact_ms).unwrap_or(0);
+        let contact = sim.agent.as_ref().and_then(|agent| agent.contact_at);
+        let contact_ms = contact.map_or(0, |(_, boot_ms)| boot_ms);
         let is_fence = plan.job.request.on_disconnect == OnDisconnect::Fence;
         let head = plan.gang.members.get(&MemberId::Head).filter(|_| is_fence);
         let sight = head.and_then(|head| {

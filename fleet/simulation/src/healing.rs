@@ -1,13 +1,17 @@
 //! After the faults: everything is mended, and what must then happen in time is demanded (I18 to
 //! I21).
 
+use std::collections::BTreeMap;
+
 use gangline_common::ids::{JobId, MemberKey};
 use gangline_core::gang::{GangState, Phase};
 use gangline_core::job::{JobKind, JobState};
 use gangline_core::maintenance::Maintenance;
+use gangline_core::node::Node;
 use gangline_core::projects::ProjectChange;
 
 use crate::agent::Contact;
+use crate::node::{DEFAULT, SPARE};
 use crate::process::Stage;
 use crate::world::{Happening, World};
 
@@ -121,7 +125,7 @@ impl World<'_> {
             self.maintain(node, Maintenance::Resume);
         }
         for project in ["p1", "p2"] {
-            let quotas = [("default".to_owned(), None)].into();
+            let quotas = [DEFAULT, SPARE].map(|pool| (pool.to_owned(), None)).into();
             self.change_project(project, ProjectChange { quotas, ..ProjectChange::default() });
         }
         let Some(coordinator) = &self.coordinator else { return };
@@ -130,11 +134,13 @@ impl World<'_> {
             let cluster = matches!(job.request.kind, JobKind::Cluster { .. });
             let request = &job.request;
             let workers = coordinator.core.nodes().filter(|node| {
+                let pool = node.pool().unwrap_or_default();
                 let inventory = node.inventory.as_ref();
                 let labels = node.labels();
                 inventory.is_some_and(|has| {
                     has.worker_role && has.gpus.len() as u32 >= request.gpus_per_node
-                }) && !request.exclude_nodes.contains(&node.name)
+                }) && request.may_use(pool)
+                    && !request.exclude_nodes.contains(&node.name)
                     && request.node_labels.iter().all(|(key, value)| {
                         labels.get(key.as_str()).copied() == Some(value.as_str())
                     })
@@ -144,7 +150,7 @@ impl World<'_> {
             cluster
                 || far
                 || self.users.run_ms(&job.id).is_none()
-                || (job.request.nnodes as usize) > workers.count()
+                || job.request.nnodes > most_in_a_pool(workers)
         };
         let live = coordinator.core.jobs().filter(|job| !job.state.is_terminal());
         let stops: Vec<JobId> = live.filter(|job| endless(job)).map(|job| job.id.clone()).collect();
@@ -208,4 +214,13 @@ impl World<'_> {
         }
         None
     }
+}
+
+/// A gang lies in one pool.
+fn most_in_a_pool<'a>(nodes: impl Iterator<Item = &'a std::sync::Arc<Node>>) -> u32 {
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for node in nodes {
+        *counts.entry(node.pool().unwrap_or_default()).or_default() += 1;
+    }
+    counts.into_values().max().unwrap_or_default()
 }

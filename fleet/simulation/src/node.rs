@@ -12,6 +12,9 @@ use crate::clock::Clock;
 use crate::network::Link;
 use crate::process::Process;
 
+/// The pools; every node may be in the first.
+pub const DEFAULT: &str = "default";
+pub const SPARE: &str = "spare";
 /// The label that jobs ask for.
 pub const ZONE: &str = "zone";
 /// Its values; agents say the first two.
@@ -52,7 +55,7 @@ pub struct NodeSim {
 
 impl NodeSim {
     /// Node number `index`, with a host that it may share with its neighbour.
-    pub fn new(index: usize, gpus: u32, is_head: bool, host: u64) -> Self {
+    pub fn new(index: usize, gpus: u32, is_head: bool, host: u64, pool: &str) -> Self {
         let name = format!("n{index}");
         let gpu = |number| Gpu {
             uuid: GpuId(format!("GPU-{index}-{number}")),
@@ -65,7 +68,7 @@ impl NodeSim {
             agent_version: "simulated".to_owned(),
             head_role: is_head,
             worker_role: !is_head,
-            pool: "default".to_owned(),
+            pool: pool.to_owned(),
             labels: vec![(ZONE.to_owned(), ZONES[index % 2].to_owned())],
             address: IpAddr::from([10, 0, (index >> 8) as u8, index as u8]),
             boot_id: format!("boot-{host}-0"),

@@ -6,7 +6,7 @@ use gangline_core::event::Event;
 use gangline_core::maintenance::Maintenance;
 use gangline_core::projects::{ProjectChange, Quota};
 
-use crate::node::ZONE;
+use crate::node::{DEFAULT, SPARE, ZONE};
 use crate::users::{Ask, admin};
 use crate::world::World;
 
@@ -102,9 +102,10 @@ impl World<'_> {
             change.max_priority = Some(*self.random.pick(&[50, 75, 90]).unwrap_or(&75));
         } else {
             let maximum = self.random.one_in(2).then(|| self.random.between(3, 12) as u32);
-            let guaranteed = self.random.below(4) as u32;
+            let guaranteed = self.random.below(5) as u32;
+            let pool = if self.random.one_in(4) { SPARE } else { DEFAULT };
             let quota = (!self.random.one_in(4)).then_some(Quota { guaranteed, maximum });
-            change.quotas.insert("default".to_owned(), quota);
+            change.quotas.insert(pool.to_owned(), quota);
         }
         let name = if self.random.one_in(2) { "p1" } else { "p2" };
         self.change_project(name, change);

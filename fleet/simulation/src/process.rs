@@ -37,6 +37,10 @@ pub struct Process {
     pub stuck_until_ms: u64,
     /// How long its main process runs; absent for one that runs until it is stopped.
     pub run_ms: Option<u64>,
+    /// Since when its main process runs.
+    pub since_ms: Option<u64>,
+    /// How often it makes a training checkpoint, if it makes any.
+    pub saves_every_ms: Option<u64>,
     /// When its shim stops it by itself.
     pub fence: Option<Fence>,
 }
@@ -44,5 +48,13 @@ pub struct Process {
 impl Process {
     pub fn is_alive(&self) -> bool {
         self.stage != Stage::Gone
+    }
+
+    /// Number of its newest training checkpoint while it runs, and when that was made.
+    pub fn saved(&self, now_ms: u64) -> Option<(u64, u64)> {
+        let since_ms = self.since_ms.filter(|_| self.stage == Stage::Running)?;
+        let every_ms = self.saves_every_ms?;
+        let count = now_ms.saturating_sub(since_ms).checked_div(every_ms)?;
+        (count > 0).then_some((count, since_ms + count * every_ms))
     }
 }

@@ -1,11 +1,13 @@
 //! What the queue promises: who may start, where, and who may be sent back for whom. Judged from what
 //! users asked for and were answered, and from the process tables.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use gangline_common::ids::{MemberId, MemberKey, NodeId};
 use gangline_core::gang::Gang;
 use gangline_core::job::{Attempt, Job, JobState, Outcome};
+use gangline_core::node::Node;
 
 use crate::process::Process;
 use crate::world::World;
@@ -92,6 +94,13 @@ impl World<'_> {
                 self.fail(|| format!("{} is placed on {node}, which it leaves out", gang.id));
             }
         }
+        let pools = pools_of(ranks.iter().map(|(_, share)| &share.node), &self.checks.nodes);
+        if pools.len() != 1 || !pools.iter().all(|pool| request.may_use(pool)) {
+            self.fail(|| format!("{} is placed in the pools {pools:?}", gang.id));
+        }
+        if !request.pools.is_empty() {
+            self.tally.note("gang placed in a pool that it asked for");
+        }
         if !request.node_labels.is_empty() {
             self.tally.note("gang placed by its labels");
         }
@@ -150,6 +159,7 @@ impl World<'_> {
         } else {
             return;
         }
+        wrong = wrong.or_else(|| self.wrong_loss(attempt, cause));
         let now_ms = self.now_ms;
         let (since_ms, times) = self.checks.made_room.entry(job.id.clone()).or_insert((now_ms, 0));
         if now_ms - *since_ms > ROOM_WINDOW_MS {
@@ -175,4 +185,32 @@ impl World<'_> {
             self.fail(|| format!("preemption: {} ends because {cause}, but {wrong}", job.id));
         }
     }
+
+    /// The loss is counted from a training checkpoint that this attempt has made, and is not more than
+    /// the time since then.
+    fn wrong_loss(&mut self, attempt: &Attempt, cause: &str) -> Option<String> {
+        let (loss, name) = cause.rsplit_once(" since ")?;
+        let number: u64 = name.strip_prefix("global_step_")?.parse().ok()?;
+        self.tally.note("job that had saved its work made room");
+        let (gang, epoch) = (attempt.gang.clone(), attempt.epoch);
+        let key = MemberKey { gang, epoch, member: MemberId::Rank(0) };
+        let process = self.nodes.iter().find_map(|sim| sim.processes.get(&key))?;
+        let (since_ms, every_ms) = (process.since_ms?, process.saves_every_ms?);
+        let made_ms = since_ms + number * every_ms;
+        if number == 0 || made_ms > self.now_ms {
+            return Some(format!("{name} was not made"));
+        }
+        let seconds = loss.rsplit_once("loses ")?.1.strip_suffix(" s of work")?;
+        let lost_ms = seconds.parse::<u64>().ok()? * 1_000;
+        (lost_ms > self.now_ms - made_ms).then(|| format!("{name} was made later"))
+    }
+}
+
+/// The pools of some nodes. A head may be in another one.
+fn pools_of<'a>(
+    nodes: impl Iterator<Item = &'a NodeId>,
+    known: &BTreeMap<NodeId, Arc<Node>>,
+) -> BTreeSet<String> {
+    let known = nodes.filter_map(|node| known.get(node));
+    known.map(|node| node.pool().unwrap_or_default().to_owned()).collect()
 }

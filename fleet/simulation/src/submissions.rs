@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gangline_common::ids::JobId;
 use gangline_core::job::{JobKind, JobRequest, JobState, Launcher, OnDisconnect};
 
-use crate::node::{ZONE, ZONES, named};
+use crate::node::{DEFAULT, SPARE, ZONE, ZONES, named};
 use crate::users::UserJob;
 use crate::world::World;
 
@@ -58,6 +58,7 @@ impl World<'_> {
             gpus_per_node: place.gpus,
             cpus_milli: Some(1_000),
             memory_bytes: Some(1 << 30),
+            pools: self.some_pools(is_own),
             node_labels: zone.map(|zone| (ZONE.to_owned(), zone)).into_iter().collect(),
             exclusive,
             launcher: place.launcher,
@@ -77,6 +78,7 @@ impl World<'_> {
             known: false,
             run_ms,
             code: i32::from(self.random.one_in(10)),
+            saves_every_ms: self.random.one_in(2).then(|| self.random.between(2_000, 15_000)),
             release_asked: false,
             delete_asked: false,
         };
@@ -175,6 +177,17 @@ impl World<'_> {
             },
             _ => OnDisconnect::Keep { no_witness: false },
         }
+    }
+
+    /// Now and then one that no node is in.
+    fn some_pools(&mut self, is_own: bool) -> Vec<String> {
+        let pools: &[&str] = match self.random.below(10) {
+            0 if is_own => &[SPARE],
+            1 if is_own => &[DEFAULT],
+            2 if is_own => &[DEFAULT, SPARE],
+            _ => &[],
+        };
+        pools.iter().map(|pool| (*pool).to_owned()).collect()
     }
 
     pub fn some_zone(&mut self) -> String {

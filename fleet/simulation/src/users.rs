@@ -48,6 +48,8 @@ pub struct UserJob {
     /// Absent for one that runs until it is stopped.
     pub run_ms: Option<u64>,
     pub code: i32,
+    /// How often it makes a training checkpoint, if it makes any.
+    pub saves_every_ms: Option<u64>,
     pub release_asked: bool,
     pub delete_asked: bool,
 }
@@ -93,6 +95,10 @@ impl Users {
 
     pub fn exit_code(&self, job: &JobId) -> i32 {
         self.jobs.get(job).map_or(0, |job| job.code)
+    }
+
+    pub fn saves_every_ms(&self, job: &JobId) -> Option<u64> {
+        self.jobs.get(job).and_then(|job| job.saves_every_ms)
     }
 
     pub fn asks_to_release(&mut self, job: &JobId) {

@@ -12,7 +12,7 @@ use crate::coordinator::Coordinator;
 use crate::disk::{Codec, Disk};
 use crate::faults::Weather;
 use crate::network::{AgentWord, CoordinatorWord, Packet, USUAL_MS};
-use crate::node::NodeSim;
+use crate::node::{DEFAULT, NodeSim, SPARE};
 use crate::random::Random;
 use crate::ray::Cluster;
 use crate::tally::Tally;
@@ -190,11 +190,13 @@ impl<'a> World<'a> {
         let count = random.between(settings.nodes.0, settings.nodes.1);
         // A head node of its own, now and then.
         let has_head_node = random.one_in(2);
+        let has_pools = random.one_in(2);
         let nodes = (0..count as usize).map(|index| {
             let is_head = has_head_node && index == 0;
             let gpus = if is_head { 0 } else { random.between(1, 4) as u32 };
             let host = if random.one_in(3) { index as u64 / 2 * 2 } else { index as u64 };
-            NodeSim::new(index, gpus, is_head, host)
+            let is_spare = has_pools && random.one_in(3);
+            NodeSim::new(index, gpus, is_head, host, if is_spare { SPARE } else { DEFAULT })
         });
         let nodes = nodes.collect();
         let weather = Weather::of(&mut random);

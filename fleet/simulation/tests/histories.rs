@@ -10,7 +10,7 @@ use gangline_simulation::world::{Length, Settings};
 const SEEDS: u64 = 100;
 
 /// What must have happened at least so often in a hundred histories.
-const LEAST: [(&str, u64); 70] = [
+const LEAST: [(&str, u64); 73] = [
     ("agent started with members in its ledger", 500),
     ("agent's driver took a batch", 50),
     ("agent: a live member's assignment changed", 200),
@@ -46,6 +46,7 @@ const LEAST: [(&str, u64); 70] = [
     ("fault: store restored from an older copy", 10),
     ("fault: wall clock set", 100),
     ("gang placed by its labels", 100),
+    ("gang placed in a pool that it asked for", 300),
     ("gang placed without a node that it leaves out", 50),
     ("gang started above its least", 100),
     ("guest swept from a member", 100),
@@ -53,10 +54,11 @@ const LEAST: [(&str, u64); 70] = [
     ("job failed in the queue", 100),
     ("job failed with what it was to run after", 200),
     ("job gave back what was lent", 30),
-    ("job made room for a higher priority", 200),
+    ("job made room for a higher priority", 100),
     ("job preempted by a drain", 20),
     ("job started after another", 30),
     ("job started at its time", 80),
+    ("job that had saved its work made room", 20),
     ("job with a minimum made room", 10),
     ("job: back to PENDING", 100),
     ("job: CANCELLED", 500),
@@ -74,6 +76,7 @@ const LEAST: [(&str, u64); 70] = [
     ("process ignores SIGTERM", 50),
     ("process started on a node of its own", 500),
     ("raylet ended without its head", 40),
+    ("training checkpoint reported", 3_000),
     ("user: dependency refused", 300),
     ("user: hold", 500),
     ("user: priority set", 300),
