@@ -376,14 +376,14 @@ impl Core {
     }
 
     /// A member that died by itself is the cause even when its consequence, the entrypoint's end, was
-    /// heard of first.
+    /// heard of first. One that ended well did not die.
     fn with_first_cause(&mut self, gang: &Gang, outcome: Outcome, out: &mut Effects) -> Outcome {
         let launcher = self.jobs.get(&gang.job).map(|job| job.request.launcher);
         let (Outcome::Failed { cause: heard }, Some(Launcher::Ray)) = (&outcome, launcher) else {
             return outcome;
         };
         let causes = gang.members.iter().filter_map(|(id, member)| match &member.phase {
-            Phase::Ended(end) if !end.asked => {
+            Phase::Ended(end) if !end.asked && end.how != (EndHow::Exited { code: 0 }) => {
                 Some(self.cause(*id, &member.node, end, Launcher::Ray))
             }
             _ => None,
