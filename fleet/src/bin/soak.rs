@@ -131,12 +131,14 @@ async fn kill_heads(heads: u32, seed: u64) -> anyhow::Result<()> {
     let fleet = training::ray_fleet(binaries(false).await?).await?;
     let _slot = slots::heavy().await?;
     let tallies = heads::run(&fleet, heads, seed, &mut |line| println!("{line}")).await?;
-    println!("{:<12} {:>6} {:>14} {:>14}", "killed", "kills", "gone mean", "slowest");
+    let header = ("killed", "kills", "head is named", "gone mean", "slowest");
+    println!("{:<12} {:>6} {:>14} {:>14} {:>14}", header.0, header.1, header.2, header.3, header.4);
     for (word, tally) in tallies {
         let mean = tally.total / tally.kills.max(1);
-        println!("{word:<12} {:>6} {mean:>14.2?} {:>14.2?}", tally.kills, tally.slowest);
+        let (kills, named) = (tally.kills, tally.named);
+        println!("{word:<12} {kills:>6} {named:>14} {mean:>14.2?} {:>14.2?}", tally.slowest);
     }
-    println!("every job failed with its cause, no process left, and the next one ran");
+    println!("every job failed and said why, no process left, and the next one ran");
     Ok(())
 }
 
