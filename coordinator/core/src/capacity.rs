@@ -11,6 +11,7 @@ use std::sync::Arc;
 use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
 
 use super::Core;
+use super::misfits::is_news;
 use super::node::{Inventory, NetworkKey, Node, Reachability};
 
 /// What requests can ask of a node, whoever uses it. Nodes of one kind are interchangeable.
@@ -98,6 +99,11 @@ impl Capacity {
         }
     }
 
+    /// Whether no node is marked.
+    pub fn is_fresh(&self) -> bool {
+        self.changed.is_empty()
+    }
+
     pub fn slot(&self, node: &NodeId) -> Option<&Slot> {
         self.at(*self.indexes.get(node)?)
     }
@@ -143,9 +149,9 @@ impl Capacity {
         nodes.filter_map(|index| self.at(*index)).flat_map(|slot| slot.blocks.iter().copied())
     }
 
-    fn remove(&mut self, node: &NodeId) {
-        let index = self.indexes.get(node).copied();
-        let Some(slot) = index.and_then(|index| self.slots.get_mut(index)?.take()) else { return };
+    fn remove(&mut self, node: &NodeId) -> Option<Slot> {
+        let index = self.indexes.get(node).copied()?;
+        let slot = self.slots.get_mut(index)?.take()?;
         let key = (slot.name.clone(), slot.index);
         self.by_name.remove(&key);
         self.heads.remove(&(slot.heads, slot.name.clone(), slot.index));
@@ -168,6 +174,7 @@ impl Capacity {
                 self.groups.remove(&slot.kind);
             }
         }
+        Some(slot)
     }
 
     fn insert(&mut self, slot: Slot) {
@@ -251,11 +258,14 @@ impl Core {
             self.capacity.note_claim(&id, claim);
         }
         for id in std::mem::take(&mut self.capacity.changed) {
-            self.capacity.remove(&id);
+            let old = self.capacity.remove(&id);
             let Some(node) = self.nodes.get(&id).cloned() else { continue };
             let Some(inventory) = &node.inventory else { continue };
             let index = self.capacity.index_of(&id);
             let slot = self.look_at(&node, inventory, index);
+            if is_news(old.as_ref(), &slot) {
+                self.misfits.forget();
+            }
             self.capacity.insert(slot);
         }
     }

@@ -57,6 +57,11 @@ impl Holdings {
         }
     }
 
+    /// Whether no gang is marked.
+    pub fn is_fresh(&self) -> bool {
+        self.changed.is_empty()
+    }
+
     pub fn all(&self) -> impl Iterator<Item = &Arc<Holding>> {
         self.gangs.values()
     }
@@ -66,7 +71,12 @@ impl Holdings {
         self.gpus.get(project).and_then(|pools| pools.get(pool)).copied().unwrap_or_default()
     }
 
-    fn set(&mut self, gang: &GangId, holding: Option<Holding>) {
+    /// Whether its project holds less of some pool now.
+    fn set(&mut self, gang: &GangId, holding: Option<Holding>) -> bool {
+        let before = self.gangs.get(gang).map(|old| (old.pool.clone(), old.gpus));
+        let is_less = before.is_some_and(|(pool, gpus)| {
+            holding.as_ref().is_none_or(|new| new.pool != pool || new.gpus < gpus)
+        });
         if let Some(old) = self.gangs.remove(gang)
             && let Some(pools) = self.gpus.get_mut(&old.job.project)
         {
@@ -87,6 +97,7 @@ impl Holdings {
             }
             self.gangs.insert(gang.clone(), Arc::new(new));
         }
+        is_less
     }
 }
 
@@ -103,7 +114,9 @@ impl Core {
         }
         for id in std::mem::take(&mut self.holdings.changed) {
             let holding = self.holding(&id);
-            self.holdings.set(&id, holding);
+            if self.holdings.set(&id, holding) {
+                self.misfits.forget();
+            }
         }
     }
 

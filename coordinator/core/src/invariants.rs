@@ -21,6 +21,7 @@ pub fn violations(core: &Core) -> Vec<String> {
     nothing_is_orphaned(core, &mut found);
     secrets_are_there(core, &mut found);
     waiting_is_sound(core, &mut found);
+    found.extend(core.forgotten_fits());
     found
 }
 

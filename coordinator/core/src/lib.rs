@@ -27,6 +27,7 @@ pub mod invariants;
 pub mod job;
 mod jobs;
 pub mod maintenance;
+mod misfits;
 pub mod node;
 mod nodes;
 pub mod order;
@@ -60,6 +61,7 @@ use forecast::History;
 use gang::{Gang, GangState, Phase};
 use holdings::Holdings;
 use job::{Attempt, Job};
+use misfits::Misfits;
 use node::{NetworkKey, Node};
 use planted::{Planted, is_planted};
 use policy::Policy;
@@ -105,6 +107,7 @@ pub struct Core {
     counted_ms: u64,
     explaining: bool,
     pub(crate) queue: Queue,
+    misfits: Misfits,
     pub(crate) live_jobs: BTreeSet<JobId>,
     /// Jobs that the passing of time may end: running with a time limit, and standing clusters.
     pub(crate) timed_jobs: BTreeSet<JobId>,
@@ -230,6 +233,7 @@ impl Core {
             }
             Write::Project(record) => {
                 self.projects.insert(record.name.clone(), record);
+                self.misfits.forget();
             }
             Write::Pool(record) => {
                 self.pools.insert(record.name.clone(), record);

@@ -15,6 +15,7 @@ use super::effect::{Effects, Seen, Write};
 use super::forecast::{Ends, Reservation};
 use super::gang::{Gang, GangState, Member, Phase};
 use super::job::{Addresses, Attempt, Job, JobState};
+use super::misfits::Need;
 use super::order::{Ranking, Turns};
 use super::placement::{Leases, Room, Share, fit, out_of_reach, shares, waits_for};
 use super::policy::Policy;
@@ -38,7 +39,7 @@ pub(super) struct Pass {
     kept_slots: BTreeMap<SlotIndex, Vec<Kept>>,
     ends: Option<Ends>,
     /// By what did not fit; its project matters where that has a maximum.
-    failed: BTreeMap<(ShapeId, Option<String>), Failed>,
+    failed: BTreeMap<Need, Failed>,
     unreachable: BTreeMap<ShapeId, Option<Arc<str>>>,
     /// For strict order: who holds back a pool, or all of them.
     held_back: BTreeMap<Option<String>, JobId>,
@@ -58,7 +59,15 @@ struct Kept {
     place: usize,
 }
 
-/// What did not fit, whoever else wants nodes, or because nodes are kept for others.
+/// Why a gang was not started, as people read it.
+enum Unplaced {
+    /// No nodes for it; that stays so until something comes free.
+    Misfit(String),
+    /// There are nodes, but no ports or no place for its head on them.
+    Lease(String),
+}
+
+/// What got no leases, whoever else wants nodes, or no nodes because they are kept for others.
 struct Failed {
     /// It would have run until then; absent if that does not matter.
     until_ms: Option<u64>,
@@ -107,6 +116,7 @@ impl Core {
             return;
         }
         self.estimate_lines();
+        self.misfits.at(now.boot_ms);
         let ranking = self.ranking(now);
         let mut pass = Pass::default();
         self.look_at_guests(&ranking, &mut pass, now, out);
@@ -149,6 +159,11 @@ impl Core {
         let Some((shape, estimate)) = self.queue.line(line).map(|l| (l.shape, l.estimate)) else {
             return false;
         };
+        let need = self.need(job, shape);
+        if let Some(reason) = self.misfits.reason(&need) {
+            pass.line_reasons.entry(line).or_insert_with(|| reason.clone());
+            return self.block(job, pass);
+        }
         // Nor does such a one: a pool with a wrong letter must not stop the fleet.
         let missing = pass
             .unreachable
@@ -160,7 +175,7 @@ impl Core {
         }
         let ms = estimate.flatten().map_or(u64::MAX, |estimate| estimate.ms);
         let end_ms = now.boot_ms.saturating_add(ms);
-        match self.try_gang(job, shape, end_ms, pass, now, out) {
+        match self.try_gang(job, need, end_ms, pass, now, out) {
             Ok(()) => true,
             Err(reason) => {
                 pass.line_reasons.entry(line).or_insert(reason);
@@ -225,22 +240,25 @@ impl Core {
     fn try_gang(
         &mut self,
         job: &Arc<Job>,
-        shape: ShapeId,
+        need: Need,
         end_ms: u64,
         pass: &mut Pass,
         now: Timestamp,
         out: &mut Effects,
     ) -> Result<(), Arc<str>> {
-        let limited = self.projects.get(&job.project).is_some_and(|p| !p.quotas.is_empty());
-        let key = (shape, limited.then(|| job.project.clone()));
-        let known = pass.failed.get(&key);
+        let known = pass.failed.get(&need);
         if let Some(failed) = known.filter(|f| f.until_ms.is_none_or(|until| until <= end_ms)) {
             return Err(failed.reason.clone());
         }
         let mut until_ms = None;
         let failed = match self.start_if_it_fits(job, &|_| false, pass.due.is_empty(), now, out) {
             Ok(()) if pass.due.is_empty() => return Ok(()),
-            Err(why) => why,
+            Err(Unplaced::Misfit(why)) => {
+                let reason: Arc<str> = Arc::from(why);
+                self.misfits.insert(need, reason.clone());
+                return Err(reason);
+            }
+            Err(Unplaced::Lease(why)) => why,
             // It would fit if nothing were kept for those ahead of it.
             Ok(()) => {
                 self.serve_those_due(pass, now);
@@ -254,7 +272,7 @@ impl Core {
                 };
                 match self.start_if_it_fits(job, &is_kept, true, now, out) {
                     Ok(()) => return Ok(()),
-                    Err(why) => {
+                    Err(Unplaced::Misfit(why) | Unplaced::Lease(why)) => {
                         until_ms = Some(end_ms);
                         match pass.kept.first() {
                             Some(ahead) => format!("waits behind {}", self.name_for(ahead, job)),
@@ -265,8 +283,30 @@ impl Core {
             }
         };
         let reason: Arc<str> = Arc::from(failed);
-        pass.failed.insert(key, Failed { until_ms, reason: reason.clone() });
+        pass.failed.insert(need, Failed { until_ms, reason: reason.clone() });
         Err(reason)
+    }
+
+    fn need(&self, job: &Job, shape: ShapeId) -> Need {
+        let limited = self.projects.get(&job.project).is_some_and(|p| !p.quotas.is_empty());
+        (shape, limited.then(|| job.project.clone()))
+    }
+
+    /// For the invariants: what is remembered as finding no place, and would find one.
+    pub(super) fn forgotten_fits(&self) -> Vec<String> {
+        if !self.capacity.is_fresh() || !self.holdings.is_fresh() {
+            return Vec::new();
+        }
+        let firsts = self.queue.lines().filter_map(|(_, line)| Some((line.first()?, line.shape)));
+        let known = firsts.filter_map(|(job, shape)| {
+            let reason = self.misfits.reason(&self.need(job, shape))?;
+            let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
+            let room = Room { gpus_in_pool: &in_pool, is_kept: &|_| false };
+            let found = fit(&job.request, &self.capacity, &room).ok()?;
+            let count = found.nodes.len();
+            Some(format!("misfits: {} fits on {count} nodes, but: {reason}", job.id))
+        });
+        known.collect()
     }
 
     /// Looks for the nodes of a gang and, if it is to, starts it there.
@@ -277,18 +317,22 @@ impl Core {
         start: bool,
         now: Timestamp,
         out: &mut Effects,
-    ) -> Result<(), String> {
+    ) -> Result<(), Unplaced> {
         let request = &job.request;
         let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
         let room = Room { gpus_in_pool: &in_pool, is_kept };
         let found = match fit(request, &self.capacity, &room) {
             Ok(found) if start => found,
             Ok(_) => return Ok(()),
-            Err(_) if !self.explaining => return Err(String::new()),
-            Err(shortage) => return Err(waits_for(request, &shortage, &self.capacity, &room)),
+            Err(_) if !self.explaining => return Err(Unplaced::Misfit(String::new())),
+            Err(shortage) => {
+                let why = waits_for(request, &shortage, &self.capacity, &room);
+                return Err(Unplaced::Misfit(why));
+            }
         };
         let mut leases = self.leases();
-        let shares = shares(request, &found, &self.capacity, &mut leases)?;
+        let shares =
+            shares(request, &found, &self.capacity, &mut leases).map_err(Unplaced::Lease)?;
         self.next_ports = leases.next;
         self.allocate(job, shares, now, out);
         self.refresh_capacity();
