@@ -113,11 +113,12 @@ async fn kill(arguments: &Arguments) -> anyhow::Result<()> {
         println!("{word:<12} {:>6} {mean:>14.2?} {:>14.2?}", tally.kills, tally.slowest);
     }
     println!(
-        "{} jobs, {} of them cancelled, up to {} in the queue at a kill; {} submits without an \
+        "{} jobs, {} of them cancelled and {} failed because a kill met the start of a member, up to {} in the queue at a kill; {} submits without an \
          answer; {} answers and rows checked, {} looks at an empty queue: none lost, none doubled, \
          no process left",
         report.jobs,
         report.cancelled,
+        report.unstarted,
         report.queue,
         report.unanswered,
         report.looked_at,

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use gangline_simulation::random::Random;
+use serde_json::Value;
 
 use super::check::Checker;
 use super::clients::{Clients, Load};
 use super::history::{Action, Answer, End, Id, Operation};
-use super::runs;
+use super::runs::{self, Excuse};
 use crate::build::Binaries;
 use crate::fleet::{AgentOptions, Fleet, FleetOptions};
 
@@ -25,6 +26,8 @@ const RUSH: u64 = 3;
 const RUSH_US: u64 = 8000;
 /// Cycles between two looks at everything with the queue empty.
 const CYCLES_PER_LOOK: u32 = 10;
+/// What an agent says of a member that it was killed over.
+const UNSTARTED: &str = "its shim never came up";
 
 /// Whom a cycle kills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +78,8 @@ pub struct Report {
     pub looked_at: u64,
     pub jobs: usize,
     pub cancelled: usize,
+    /// Jobs of which a member was not started, for its agent was killed in that moment.
+    pub unstarted: usize,
     /// Submits without an answer.
     pub unanswered: usize,
     /// Most jobs that waited or ran at a kill.
@@ -249,8 +254,15 @@ impl Soak<'_> {
             bail!("{made} keys have made {listed} jobs");
         }
         self.count(&history, listed);
+        self.report.unstarted = 0;
         for (job, end) in ends(&history) {
-            if let Err(error) = self.check_runs(&job, end) {
+            let page = match end {
+                End::Failed => self.fleet.api()?.job(&job).await?,
+                _ => Value::Null,
+            };
+            let unstarted = page["reason"].as_str().is_some_and(|why| why.contains(UNSTARTED));
+            self.report.unstarted += usize::from(unstarted);
+            if let Err(error) = self.check_runs(&job, end, unstarted) {
                 let page = self.fleet.api()?.job(&job).await?;
                 return Err(error.context(format!("{page:#}")));
             }
@@ -271,10 +283,11 @@ impl Soak<'_> {
     }
 
     /// See [`runs::wrong`].
-    fn check_runs(&self, job: &str, end: End) -> anyhow::Result<()> {
+    fn check_runs(&self, job: &str, end: End, unstarted: bool) -> anyhow::Result<()> {
         let directory = self.fleet.shared_root().join("jobs").join(job).join("checkpoints");
         let ranks = runs::read(&directory).with_context(|| job.to_owned())?;
-        match runs::wrong(end, self.checker.may_be_stopped(job), &ranks) {
+        let excuse = Excuse { stopped: self.checker.may_be_stopped(job), unstarted };
+        match runs::wrong(end, excuse, &ranks) {
             Some(wrong) => bail!("{job}: {wrong}"),
             None => Ok(()),
         }

@@ -30,15 +30,26 @@ pub fn read(directory: &Path) -> io::Result<Lines> {
     Ok(ranks)
 }
 
-/// What is wrong with the runs of a job that ended so; `stopped`: a client may have stopped it.
+/// What a job may have ended of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Excuse {
+    /// A client may have stopped it.
+    pub stopped: bool,
+    /// An agent was killed when it had written down that it begins a member, and before it had: nothing has
+    /// run, and it says so. There are no retries yet.
+    pub unstarted: bool,
+}
+
+/// What is wrong with the runs of a job that ended so.
 ///
 /// All ranks of a job that succeeded have started once. A stop may come before any start, but no rank
 /// of a stopped job has started twice: a soak breaks nothing that a second attempt is for. Whatever
 /// else ends a job is wrong by itself.
-pub fn wrong(end: End, stopped: bool, ranks: &Lines) -> Option<String> {
+pub fn wrong(end: End, excuse: Excuse, ranks: &Lines) -> Option<String> {
     match end {
         End::Succeeded => {}
-        End::Cancelled if stopped => {}
+        End::Cancelled if excuse.stopped => {}
+        End::Failed if excuse.unstarted => {}
         End::Cancelled => return Some("it is cancelled, and nobody stopped it".to_owned()),
         End::Failed | End::Timeout => return Some(format!("it ended as {end:?}")),
     }
@@ -75,7 +86,8 @@ mod tests {
     }
 
     fn text(end: End, stopped: bool, first: &[&str], second: &[&str]) -> String {
-        wrong(end, stopped, &ranks(first, second)).unwrap_or_default()
+        let excuse = Excuse { stopped, unstarted: false };
+        wrong(end, excuse, &ranks(first, second)).unwrap_or_default()
     }
 
     #[test]
@@ -122,6 +134,16 @@ mod tests {
         assert!(text(End::Cancelled, false, &[], &[]).contains("nobody stopped it"));
         assert!(text(End::Failed, true, &["1"], &[]).contains("Failed"));
         assert!(text(End::Timeout, true, &["1"], &[]).contains("Timeout"));
+    }
+
+    #[test]
+    fn a_rank_that_was_not_started_excuses_a_failure_and_nothing_else() {
+        let excuse = Excuse { stopped: false, unstarted: true };
+        let text = |end, first: &[&str]| wrong(end, excuse, &ranks(first, &[])).unwrap_or_default();
+        assert_eq!(text(End::Failed, &["2"]), "");
+        assert!(text(End::Failed, &["2", "2"]).contains("rank 0 has started 2 times"));
+        assert!(text(End::Cancelled, &[]).contains("nobody stopped it"));
+        assert!(text(End::Succeeded, &["2"]).contains("1 of 2 ranks"));
     }
 
     #[test]
