@@ -132,8 +132,7 @@ async fn kill_heads(heads: u32, seed: u64) -> anyhow::Result<()> {
     let fleet = training::ray_fleet(binaries(false).await?).await?;
     let _slot = slots::heavy().await?;
     let tallies = heads::run(&fleet, heads, seed, &mut |line| println!("{line}")).await?;
-    let header = ("killed", "kills", "head is named", "gone mean", "slowest");
-    println!("{:<12} {:>6} {:>14} {:>14} {:>14}", header.0, header.1, header.2, header.3, header.4);
+    println!("killed        kills  head is named      gone mean        slowest");
     for (word, tally) in tallies {
         let mean = tally.total / tally.kills.max(1);
         let (kills, named) = (tally.kills, tally.named);
