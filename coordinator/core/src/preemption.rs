@@ -3,8 +3,8 @@
 //! There are two claims. A project takes back what it is guaranteed, from projects that hold more than
 //! they are guaranteed. And a job takes the place of preemptible jobs of lower priority. Whole gangs
 //! only, those that lose least work since their last training checkpoints, none within its
-//! `min_runtime`, and only when that makes the claimant start. A job that was itself sent back for a higher priority displaces nobody: one
-//! preemption never leads to the next.
+//! `min_runtime`, and only when that makes the claimant start. A job that was itself sent back for a
+//! higher priority displaces nobody: one preemption never leads to the next.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::capacity::{Slot, SlotIndex};
-use super::checkpoints::loss_text;
+use super::checkpoints::{TrainingCheckpoint, loss_text};
 use super::constraints::may_share;
 use super::effect::Effects;
 use super::forecast::{Reservation, gpus_kept};
@@ -36,8 +36,10 @@ struct Victim<'a> {
     gang: &'a Arc<Gang>,
     /// Work that would be done again: GPU-milliseconds.
     loss: u64,
-    /// For people.
-    cause: String,
+    /// What it has not saved: milliseconds, and since when.
+    unsaved: (u64, Option<&'a TrainingCheckpoint>),
+    /// Its project holds more than it is guaranteed, and the claimant's takes its own back.
+    borrows: bool,
     /// Its project, its GPUs, and how many the project holds beyond what it is guaranteed: for one
     /// that goes for nothing else.
     lent: Option<(&'a str, u32, u32)>,
@@ -82,7 +84,7 @@ impl Core {
                 let Some(victims) = found else { continue };
                 claimant_of = Some(claimant.id.clone());
                 claimed.extend(victims.iter().map(|victim| victim.gang.id.clone()));
-                let ended = victims.into_iter().map(|v| (v.job.id.clone(), v.cause));
+                let ended = victims.iter().map(|v| (v.job.id.clone(), cause(v, claimant, pool)));
                 ends.extend(ended);
                 break;
             }
@@ -140,9 +142,6 @@ impl Core {
             ranking.is_guaranteed(claimant) && held.saturating_add(gpus) <= quota.guaranteed;
         let displaced = self.was_displaced(claimant);
         let mut room = Claim::new(self, claimant, pool, is_kept);
-        let takes_back =
-            format!("project {} takes back its guaranteed GPUs of pool {pool}", claimant.project);
-        let is_higher = format!("job {} has priority {}", claimant.id, claimant.request.priority);
         let place = (ranking.is_guaranteed(claimant), ranking.points(claimant));
         let mut over: BTreeMap<&str, u32> = BTreeMap::new();
         let mut victims = Vec::new();
@@ -170,10 +169,8 @@ impl Core {
             }
             let unsaved = self.unsaved(job, now);
             let loss = unsaved.0.saturating_mul(u64::from(holding.gpus));
-            let why = if borrows { &takes_back } else { &is_higher };
-            let cause = format!("{why}; {}", loss_text(unsaved));
             let lent = (!lower).then_some((job.project.as_str(), holding.gpus, borrowed));
-            victims.push(Victim { job, gang, loss, cause, lent });
+            victims.push(Victim { job, gang, loss, unsaved, borrows, lent });
         }
         victims.sort_by(|a, b| (a.loss, &a.gang.id).cmp(&(b.loss, &b.gang.id)));
         if victims.len() > EXACT_LIMIT {
@@ -321,6 +318,16 @@ impl<'a> Claim<'a> {
                 self.enough.insert(&slot.node);
             }
         }
+    }
+}
+
+/// Why a gang goes, for people.
+fn cause(victim: &Victim<'_>, claimant: &Job, pool: &str) -> String {
+    let lost = loss_text(victim.unsaved);
+    let Job { id, project, request, .. } = claimant;
+    match victim.borrows {
+        true => format!("project {project} takes back its guaranteed GPUs of pool {pool}; {lost}"),
+        false => format!("job {id} has priority {}; {lost}", request.priority),
     }
 }
 
