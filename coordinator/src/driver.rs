@@ -1,4 +1,4 @@
-//! The one thread that owns core and store: batch, step, commit, then act.
+//! The one thread that owns core and store: take a batch, decide, commit, then act.
 //!
 //! It is synchronous on purpose: commits block, and no `await` is needed where decisions are made.
 //! A failed commit ends the loop with the error; `main` then ends the process.
@@ -143,6 +143,7 @@ impl Loop {
                     Err(_) => break,
                 }
             }
+            self.core.decide(Timestamp::now(), &mut effects);
             if !effects.writes.is_empty() {
                 self.store.commit(&effects.writes)?;
             }
@@ -157,9 +158,9 @@ impl Loop {
         }
         let event = envelope.event.name();
         let before = effects.writes.len();
-        self.core.step(envelope.event, Timestamp::now(), effects);
+        self.core.take(envelope.event, Timestamp::now(), effects);
         let writes = effects.writes.len() - before;
-        tracing::debug!(event, writes, pushes = effects.pushes.len(), "step");
+        tracing::debug!(event, writes, "taken");
     }
 
     fn act(&mut self, effects: Effects) {

@@ -279,6 +279,13 @@ impl Core {
 
     /// One event in, its effects out.
     pub fn step(&mut self, event: Event, now: Timestamp, out: &mut Effects) {
+        self.take(event, now, out);
+        self.decide(now, out);
+    }
+
+    /// The first half of a step: what the event itself changes. Any number of them may come before
+    /// [`decide`](Self::decide), so that events that came together cost one pass over the queue.
+    pub fn take(&mut self, event: Event, now: Timestamp, out: &mut Effects) {
         match event {
             Event::Tick => {}
             Event::Submit { request, submission } => self.on_submit(request, *submission, now, out),
@@ -344,6 +351,10 @@ impl Core {
                 self.on_reported(&node, session, report, now, out);
             }
         }
+    }
+
+    /// The second half: what follows from all of it. Time-outs, who runs next, and what nodes are told.
+    pub fn decide(&mut self, now: Timestamp, out: &mut Effects) {
         if now.boot_ms >= self.next_check_ms {
             self.next_check_ms = now.boot_ms + CHECK_EVERY_MS;
             self.expire(now, out);

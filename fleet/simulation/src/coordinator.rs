@@ -121,13 +121,19 @@ impl World<'_> {
 
     // ------------------------------------------------------------ driver
 
-    /// One event into the core; its batch is committed at once, or a moment later with others.
+    /// One event into the core; it is decided upon and committed at once, or a moment later with others.
     pub fn tell(&mut self, event: Event) {
         let now = self.clock.at(self.now_ms);
         let Some(coordinator) = &mut self.coordinator else { return };
         let before = coordinator.batch.writes.len();
         let name = event.name();
-        coordinator.core.step(event, now, &mut coordinator.batch);
+        coordinator.core.take(event, now, &mut coordinator.batch);
+        let joins = coordinator.gathering;
+        let gathering = joins || self.random.one_in(8);
+        coordinator.gathering = gathering;
+        if !gathering || self.settings.driver_bug == Some(DriverBug::ActBeforeCommit) {
+            coordinator.core.decide(now, &mut coordinator.batch);
+        }
         coordinator.batch.seen.clear();
         if self.settings.shown_from.is_some_and(|from| self.steps >= from) {
             let writes: Vec<String> = coordinator.batch.writes[before..].iter().map(line).collect();
@@ -139,7 +145,6 @@ impl World<'_> {
             }
         }
         let life = coordinator.life;
-        let gathering = coordinator.gathering;
         self.check_writes(before);
         if self.settings.driver_bug == Some(DriverBug::ActBeforeCommit)
             && let Some(coordinator) = &mut self.coordinator
@@ -149,13 +154,10 @@ impl World<'_> {
                 std::mem::replace(&mut coordinator.batch, Effects { writes, ..Effects::default() });
             self.act(told);
         }
-        if gathering {
+        if joins {
             return;
         }
-        if self.random.one_in(8) {
-            if let Some(coordinator) = &mut self.coordinator {
-                coordinator.gathering = true;
-            }
+        if gathering {
             let wait = self.random.between(1, 30);
             self.after(wait, Happening::Commit { life });
         } else {
@@ -164,10 +166,16 @@ impl World<'_> {
     }
 
     pub fn commit_due(&mut self, life: u64) {
-        if self.coordinator.as_ref().is_some_and(|coordinator| coordinator.life == life) {
-            self.tally.note("batch of several events");
-            self.commit();
-        }
+        let now = self.clock.at(self.now_ms);
+        let Some(coordinator) = self.coordinator.as_mut().filter(|c| c.life == life) else {
+            return;
+        };
+        self.tally.note("batch of several events");
+        let before = coordinator.batch.writes.len();
+        coordinator.core.decide(now, &mut coordinator.batch);
+        coordinator.batch.seen.clear();
+        self.check_writes(before);
+        self.commit();
     }
 
     /// The batch becomes durable, then the rest of it is acted on.
