@@ -216,6 +216,16 @@ fn indexes_agree(core: &Core, found: &mut Vec<String>) {
     if !core.timed_jobs.iter().eq(timed.iter().copied()) {
         found.push(format!("index: timed {:?}, expected {timed:?}", core.timed_jobs));
     }
+    let mut writers: BTreeMap<&String, BTreeSet<&JobId>> = BTreeMap::new();
+    for job in core.jobs.values() {
+        if let Some(directory) = &job.request.checkpoint_directory {
+            writers.entry(directory).or_default().insert(&job.id);
+        }
+    }
+    let indexed = core.writers.iter().map(|(directory, jobs)| (directory, jobs.iter().collect()));
+    if !writers.into_iter().eq(indexed) {
+        found.push(format!("index: writers of checkpoint directories {:?}", core.writers));
+    }
     for (listed, state) in
         [(&core.starting_gangs, GangState::Starting), (&core.stopping_gangs, GangState::Stopping)]
     {

@@ -9,7 +9,7 @@ use super::controls::{Changes, Hold};
 use super::credential::{IdempotencyRecord, Principal};
 use super::effect::{Answer, Effects, Rejected, Write};
 use super::event::{RequestId, Submission};
-use super::gang::GangState;
+use super::gang::{Gang, GangState};
 use super::job::{Job, JobState, Outcome, Transition, remember};
 use super::planted::{Planted, is_planted};
 use super::{Core, LIVE_JOB_LIMIT};
@@ -120,19 +120,33 @@ impl Core {
         self.check_secrets(project, &submission.request.secrets)?;
         self.check_pools(&submission.request.pools)?;
         if let Some(directory) = &submission.request.checkpoint_directory {
-            // A job that has ended may still run on a node that is lost.
-            let gangs = self.on_node.values().flatten().filter_map(|id| self.gangs.get(id));
-            for id in self.live_jobs.iter().chain(gangs.map(|gang| &gang.job)) {
-                let other = self.jobs.get(id).map(|job| &job.request.checkpoint_directory);
-                if other == Some(&Some(directory.clone())) {
-                    return Err(Rejected::CheckpointInUse {
-                        job: id.clone(),
-                        directory: directory.clone(),
-                    });
-                }
+            let writers = self.writers.get(directory).into_iter().flatten();
+            if let Some(job) = writers.into_iter().find(|id| self.may_write(id)) {
+                let (job, directory) = (job.clone(), directory.clone());
+                return Err(Rejected::CheckpointInUse { job, directory });
             }
         }
         Ok(None)
+    }
+
+    /// Whether anything of a job may run: one that has ended may still, on a node that is lost.
+    fn may_write(&self, id: &JobId) -> bool {
+        let Some(job) = self.jobs.get(id) else { return false };
+        let runs = |gang: &Arc<Gang>| gang.is_live() && gang.job == *id;
+        !job.state.is_terminal() || self.gangs.get(&job.gang).is_some_and(runs)
+    }
+
+    pub(super) fn forget_writer(&mut self, id: &JobId) {
+        let job = self.jobs.get(id);
+        let Some(directory) = job.and_then(|job| job.request.checkpoint_directory.clone()) else {
+            return;
+        };
+        if let Some(writers) = self.writers.get_mut(&directory) {
+            writers.remove(id);
+            if writers.is_empty() {
+                self.writers.remove(&directory);
+            }
+        }
     }
 
     pub(super) fn on_stop_job(

@@ -111,6 +111,8 @@ pub struct Core {
     pub(crate) live_jobs: BTreeSet<JobId>,
     /// Jobs that the passing of time may end: running with a time limit, and standing clusters.
     pub(crate) timed_jobs: BTreeSet<JobId>,
+    /// Jobs that name a checkpoint directory, by that directory.
+    pub(crate) writers: BTreeMap<String, BTreeSet<JobId>>,
     pub(crate) on_node: BTreeMap<NodeId, BTreeSet<GangId>>,
     /// Gangs that time-outs are looked up for: the ones that start, and the ones that stop.
     pub(crate) starting_gangs: BTreeSet<GangId>,
@@ -201,6 +203,10 @@ impl Core {
                 } else {
                     self.timed_jobs.remove(&job.id);
                 }
+                if let Some(directory) = &job.request.checkpoint_directory {
+                    let writers = self.writers.entry(directory.clone()).or_default();
+                    writers.insert(job.id.clone());
+                }
                 self.jobs.insert(job.id.clone(), job);
             }
             Write::Attempt(attempt) => {
@@ -268,6 +274,7 @@ impl Core {
                 }
             }
             Write::ForgetJob { id } => {
+                self.forget_writer(&id);
                 self.jobs.remove(&id);
                 self.queue.remove(&id);
                 self.last_guest_ms.remove(&id);
