@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberKey, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
@@ -38,7 +39,8 @@ pub struct Node {
     pub certificates: Vec<[u8; 32]>,
     /// Number of the desired state; written whenever it changes.
     pub generation: Generation,
-    pub inventory: Option<Inventory>,
+    /// Shared: a node is copied with every change of its generation.
+    pub inventory: Option<Arc<Inventory>>,
     pub history: Vec<Transition>,
     /// Incarnations that were given up without this node's word. What it still runs of them, or of
     /// earlier ones of the same gang, is stopped when it is back.

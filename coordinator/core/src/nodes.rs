@@ -198,7 +198,7 @@ impl Core {
             self.free_name(name)
         };
         let first = node.lifecycle == Lifecycle::Pending;
-        if !first && node.inventory.as_ref() == Some(&inventory) && node.name == new_name {
+        if !first && node.inventory.as_deref() == Some(&inventory) && node.name == new_name {
             return;
         }
         let mut node = Node::clone(node);
@@ -208,7 +208,7 @@ impl Core {
             let text = format!("{} GPUs, agent {}", inventory.gpus.len(), inventory.agent_version);
             note(&mut node, now, "online", "gangline", text);
         }
-        node.inventory = Some(inventory);
+        node.inventory = Some(Arc::new(inventory));
         self.put(Write::Node(Arc::new(node)), out);
         if is_another {
             let why = "its node came back as a new container or after a boot";

@@ -831,7 +831,7 @@ pub fn encode_node(node: &Node) -> Result<Vec<u8>, String> {
         revoked: node.revoked,
         certificates: node.certificates.clone(),
         generation: node.generation,
-        inventory: node.inventory.as_ref().map(InventoryV1::from),
+        inventory: node.inventory.as_deref().map(InventoryV1::from),
         history: history_to(&node.history),
         stops: node.stops.iter().map(|(gang, epoch)| (gang.clone(), *epoch)).collect(),
     })
@@ -914,7 +914,7 @@ impl From<NodeV1> for Node {
             revoked: record.revoked,
             certificates: record.certificates,
             generation: record.generation,
-            inventory: record.inventory.map(Inventory::from),
+            inventory: record.inventory.map(|inventory| Arc::new(Inventory::from(inventory))),
             history: history_from(record.history),
             stops: record.stops.into_iter().collect(),
             reachability: Reachability::Suspect,

@@ -339,7 +339,7 @@ pub fn node_full() -> Node {
         revoked: true,
         certificates: vec![[0x11; 32], [0x22; 32]],
         generation: Generation { era: 3, n: 70_000 },
-        inventory: Some(inventory()),
+        inventory: Some(inventory().into()),
         history: vec![transition(SECOND, "online", "agent", "first inventory")],
         stops: [("g-7".parse().unwrap(), Epoch { era: 3, n: 2 })].into(),
         ..node_new()
