@@ -17,7 +17,7 @@ use gangline_common::tls;
 use gangline_common::transport::{Connection, TransportError, close};
 use gangline_common::wire::WireError;
 use gangline_common::wire::tlv::{REFUSE_REVOKED, REFUSE_VERSION, Refuse};
-use gangline_common::wire::v1::NodeInventory;
+use gangline_common::wire::v1::{HealthCleared, NodeHealth, NodeInventory};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +50,10 @@ pub struct Channels {
     pub outlook: watch::Receiver<Outlook>,
     pub inventory: watch::Receiver<Arc<NodeInventory>>,
     pub samples: Newest,
+    /// What is wrong with this node; `None` before it was first looked at.
+    pub health: watch::Receiver<Option<Arc<NodeHealth>>>,
+    /// The newest word of the coordinator on conditions that an operator has ended.
+    pub cleared: watch::Sender<HealthCleared>,
     pub tail: watch::Receiver<TailPlan>,
     /// What the coordinator may ask about.
     pub ray: RayClusters,

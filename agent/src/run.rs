@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gangline_common::join_token::JoinToken;
 use gangline_common::random;
+use gangline_common::wire::v1::{HealthCleared, NodeHealth};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -226,6 +227,12 @@ impl Agent {
         let (newest, samples) = watch::channel(None);
         others.spawn(telemetry::collect(nvml, survey.visible, Roots::default(), newest));
 
+        let (health, health_receiver) = watch::channel(None);
+        let (cleared, _) = watch::channel(HealthCleared::default());
+        others.spawn(async move {
+            let _health: watch::Sender<Option<Arc<NodeHealth>>> = health;
+            std::future::pending().await
+        });
         let ending = CancellationToken::new();
         let instance = format!("{:016x}", random::number()?);
         let channels = link::Channels {
@@ -233,6 +240,8 @@ impl Agent {
             outlook: outlook_receiver,
             inventory: survey.inventory,
             samples,
+            health: health_receiver,
+            cleared,
             tail: tail_receiver,
             ray,
             status: link_status,

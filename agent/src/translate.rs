@@ -84,6 +84,7 @@ pub fn core_refusal(refusal: &v1::Refusal) -> Refusal {
         v1::Refusal::GpuHeld { gpu, by } => Refusal::GpuHeld { gpu, by },
         v1::Refusal::StaleEpoch { highest } => Refusal::StaleEpoch { highest },
         v1::Refusal::Impossible { reason } => Refusal::Impossible { reason },
+        v1::Refusal::Unfit { reason } => Refusal::Unfit { reason },
     }
 }
 
@@ -93,6 +94,7 @@ pub fn wire_refusal(refusal: &Refusal) -> v1::Refusal {
         Refusal::GpuHeld { gpu, by } => v1::Refusal::GpuHeld { gpu, by },
         Refusal::StaleEpoch { highest } => v1::Refusal::StaleEpoch { highest },
         Refusal::Impossible { reason } => v1::Refusal::Impossible { reason },
+        Refusal::Unfit { reason } => v1::Refusal::Unfit { reason },
     }
 }
 

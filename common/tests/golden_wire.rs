@@ -78,6 +78,11 @@ fn heartbeat_and_renewal_goldens() {
 }
 
 #[test]
+fn health_goldens() {
+    check_kinds(&[Kind::Health, Kind::HealthCleared]);
+}
+
+#[test]
 fn desired_goldens() {
     check_kinds(&[Kind::DesiredHeader, Kind::DesiredGang]);
 }
@@ -125,11 +130,13 @@ fn registry_is_as_written_down() {
         (0x11, "Report", 1024 * KIB),
         (0x12, "Heartbeat", 256),
         (0x13, "RenewRequest", 64 * KIB),
+        (0x14, "Health", 512 * KIB),
         (0x20, "DesiredHeader", 256),
         (0x21, "DesiredGang", 1024 * KIB),
         (0x22, "HeartbeatAck", 256),
         (0x23, "LogAck", 1024),
         (0x24, "Renewed", 64 * KIB),
+        (0x25, "HealthCleared", 128 * KIB),
         (0x30, "Sample", 256 * KIB),
         (0x31, "LogChunk", 256 * KIB),
         (0x40, "Request", 4 * KIB),
@@ -180,6 +187,18 @@ impl Variants {
             AgentMessage::Inventory(inventory) => self.inventory(inventory),
             AgentMessage::Report(report) => self.report(report),
             AgentMessage::Heartbeat(_) | AgentMessage::RenewRequest(_) => {}
+            AgentMessage::Health(health) => {
+                for condition in &health.conditions {
+                    self.see(match condition.level {
+                        HealthLevel::Info => "HealthLevel::Info",
+                        HealthLevel::Warning => "HealthLevel::Warning",
+                        HealthLevel::Degraded => "HealthLevel::Degraded",
+                        HealthLevel::NoNewJobs => "HealthLevel::NoNewJobs",
+                        HealthLevel::DrainAfterJob => "HealthLevel::DrainAfterJob",
+                        HealthLevel::Fatal => "HealthLevel::Fatal",
+                    });
+                }
+            }
         }
     }
 
@@ -224,6 +243,7 @@ impl Variants {
                     Refusal::GpuHeld { .. } => "Refusal::GpuHeld",
                     Refusal::StaleEpoch { .. } => "Refusal::StaleEpoch",
                     Refusal::Impossible { .. } => "Refusal::Impossible",
+                    Refusal::Unfit { .. } => "Refusal::Unfit",
                 },
             });
         }
@@ -282,7 +302,8 @@ impl Variants {
             CoordinatorMessage::DesiredHeader(_)
             | CoordinatorMessage::HeartbeatAck(_)
             | CoordinatorMessage::LogAck(_)
-            | CoordinatorMessage::Renewed(_) => {}
+            | CoordinatorMessage::Renewed(_)
+            | CoordinatorMessage::HealthCleared(_) => {}
         }
     }
 }
@@ -338,6 +359,12 @@ fn every_variant_is_in_a_golden() {
         "GuestState::Failed",
         "GuestState::Prepared",
         "GuestState::Swept",
+        "HealthLevel::Degraded",
+        "HealthLevel::DrainAfterJob",
+        "HealthLevel::Fatal",
+        "HealthLevel::Info",
+        "HealthLevel::NoNewJobs",
+        "HealthLevel::Warning",
         "Launcher::Command",
         "Launcher::Ray",
         "MemberId::Head",
@@ -356,6 +383,7 @@ fn every_variant_is_in_a_golden() {
         "Refusal::Impossible",
         "Refusal::PortBusy",
         "Refusal::StaleEpoch",
+        "Refusal::Unfit",
     ];
     let seen: Vec<&str> = seen.0.into_iter().collect();
     assert_eq!(seen, expected);

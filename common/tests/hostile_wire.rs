@@ -96,6 +96,10 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         Message::Agent(AgentMessage::RenewRequest(request)) => {
             request.csr.resize(request.csr.len() + by, 7);
         }
+        Message::Agent(AgentMessage::Health(health)) => health.blind.first_mut()?.push_str(&text),
+        Message::Coordinator(CoordinatorMessage::HealthCleared(cleared)) => {
+            cleared.conditions.first_mut()?.rule += &text;
+        }
         Message::Coordinator(CoordinatorMessage::DesiredGang(gang)) => match &mut gang.order {
             Order::Run(assignment) => assignment.job_name += &text,
             Order::Stop => return None,

@@ -4,6 +4,7 @@ use gangline_common::wire::v1;
 
 use crate::core::event::{CheckpointWord, EntrypointFact, GangFacts, GuestFact, GuestWord, Report};
 use crate::core::gang::{End, EndHow, Phase};
+use crate::core::health::{Condition, Health, Level};
 use crate::core::job::{RayDriver, RayFacts, RayNode};
 use crate::core::maintenance::NODE_LABEL_LIMIT;
 use crate::core::node::{Gpu, Inventory};
@@ -72,6 +73,33 @@ pub fn report(wire: v1::NodeReport) -> Report {
     }
 }
 
+/// What a node says is wrong with it, whole.
+pub fn health(wire: v1::NodeHealth) -> Health {
+    let level = |level: v1::HealthLevel| match level {
+        v1::HealthLevel::Info => Level::Info,
+        v1::HealthLevel::Warning => Level::Warning,
+        v1::HealthLevel::Degraded => Level::Degraded,
+        v1::HealthLevel::NoNewJobs => Level::NoNewJobs,
+        v1::HealthLevel::DrainAfterJob => Level::DrainAfterJob,
+        v1::HealthLevel::Fatal => Level::Fatal,
+    };
+    let condition = |condition: v1::Condition| Condition {
+        rule: clip(condition.rule),
+        component: clip(condition.component),
+        level: level(condition.level),
+        blocks_start: condition.blocks_start,
+        shadow: condition.shadow,
+        action: clip(condition.action),
+        reason: clip(condition.reason),
+        evidence: clip(condition.evidence),
+        clears: clip(condition.clears),
+        since_ms: condition.since_ms,
+    };
+    let conditions = wire.conditions.into_iter().take(v1::CONDITION_LIMIT);
+    let blind = wire.blind.into_iter().take(v1::CONDITION_LIMIT);
+    Health { conditions: conditions.map(condition).collect(), blind: blind.map(clip).collect() }
+}
+
 fn guest_words(member: &v1::MemberReport) -> impl Iterator<Item = GuestWord> {
     member.guests.iter().map(|guest| GuestWord {
         key: member.key.clone(),
@@ -110,22 +138,18 @@ fn phase(state: v1::MemberState) -> Phase {
 }
 
 fn refused(refusal: v1::Refusal) -> End {
-    let mut busy_port = None;
-    let reason = match refusal {
+    let never = |reason| EndHow::Refused { reason, busy_port: None };
+    let how = match refusal {
         v1::Refusal::PortBusy { port } => {
-            busy_port = Some(port);
-            format!("port {port} of its block is in use by somebody else")
+            let reason = format!("port {port} of its block is in use by somebody else");
+            EndHow::Refused { reason, busy_port: Some(port) }
         }
-        v1::Refusal::GpuHeld { gpu, by } => format!("{gpu} is still held by {by}"),
-        v1::Refusal::StaleEpoch { highest } => format!("the agent has seen epoch {highest}"),
-        v1::Refusal::Impossible { reason } => clip(reason),
+        v1::Refusal::GpuHeld { gpu, by } => never(format!("{gpu} is still held by {by}")),
+        v1::Refusal::StaleEpoch { highest } => never(format!("the agent has seen epoch {highest}")),
+        v1::Refusal::Impossible { reason } => never(clip(reason)),
+        v1::Refusal::Unfit { reason } => EndHow::Unfit { reason: clip(reason) },
     };
-    End {
-        how: EndHow::Refused { reason, busy_port },
-        asked: false,
-        last_output: String::new(),
-        logs_complete: true,
-    }
+    End { how, asked: false, last_output: String::new(), logs_complete: true }
 }
 
 fn gang_facts(wire: v1::GangReport) -> GangFacts {

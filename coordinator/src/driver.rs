@@ -172,6 +172,9 @@ impl Loop {
                 self.outbox.push(push);
             }
         }
+        for clear in effects.clears {
+            self.outbox.clear(clear);
+        }
         for close in effects.closes {
             self.outbox.close(close);
         }

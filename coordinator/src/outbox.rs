@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gangline_common::ids::{Epoch, GangId, NodeId};
 use gangline_common::tls::sha256;
 use gangline_common::wire::v1::{
-    Argument, Assignment, CodeTree, DesiredGang, DesiredHeader, Entrypoint, GuestAssignment,
-    GuestJob, GuestOrder, Launcher, MemberAssignment, OnDisconnect, Order, Piece, Secret,
+    Argument, Assignment, ClearedCondition, CodeTree, DesiredGang, DesiredHeader, Entrypoint,
+    GuestAssignment, GuestJob, GuestOrder, HealthCleared, Launcher, MemberAssignment, OnDisconnect,
+    Order, Piece, Secret,
 };
 use tokio::sync::watch;
 
-use crate::core::effect::{Close, CloseReason, Desired, DesiredGuest, Push};
+use crate::core::effect::{Clear, Close, CloseReason, Desired, DesiredGuest, Push};
 use crate::core::fencing::FENCE_AFTER_MS;
 use crate::core::gang::Gang;
 use crate::core::job::{self, Attempt, Guest, GuestPhase, Job, JobRequest, JobState};
@@ -26,6 +27,7 @@ use crate::secrets::{Sealer, SecretError};
 #[derive(Debug, Clone, Default)]
 pub struct Orders {
     pub desired: Option<Arc<DesiredState>>,
+    pub cleared: Option<Arc<HealthCleared>>,
     pub close: Option<CloseReason>,
 }
 
@@ -76,6 +78,18 @@ impl Outbox {
         let desired = Arc::new(DesiredState { header, gangs });
         if let Some(session) = self.lock().get(&push.session) {
             session.send_modify(|orders| orders.desired = Some(desired));
+        }
+    }
+
+    pub fn clear(&self, clear: Clear) {
+        let conditions = clear.conditions.into_iter().map(|condition| ClearedCondition {
+            rule: condition.rule,
+            component: condition.component,
+            since_ms: condition.since_ms,
+        });
+        let cleared = Arc::new(HealthCleared { conditions: conditions.collect() });
+        if let Some(session) = self.lock().get(&clear.session) {
+            session.send_modify(|orders| orders.cleared = Some(cleared));
         }
     }
 

@@ -17,7 +17,7 @@ use gangline_common::wire::tlv::{
     Welcome,
 };
 use gangline_common::wire::v1::{
-    AgentMessage, CoordinatorMessage, HeartbeatAck, LogAck, RenewRequest, Renewed,
+    AgentMessage, CoordinatorMessage, HealthCleared, HeartbeatAck, LogAck, RenewRequest, Renewed,
 };
 use gangline_common::wire::{MINOR, MINOR_OLDEST};
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -220,6 +220,7 @@ async fn write_control(
         sender.send(&CoordinatorMessage::LogAck(ack).to_frame()?).await?;
     }
     let mut sent: Option<Arc<DesiredState>> = None;
+    let mut told: Option<Arc<HealthCleared>> = None;
     // A push may have been made between Connected and here.
     orders.mark_changed();
     loop {
@@ -228,7 +229,7 @@ async fn write_control(
                 if changed.is_err() {
                     return Ok(());
                 }
-                let Orders { desired, close } = orders.borrow_and_update().clone();
+                let Orders { desired, cleared, close } = orders.borrow_and_update().clone();
                 if let Some(reason) = close {
                     return Err(SessionError::Closed(reason));
                 }
@@ -237,6 +238,13 @@ async fn write_control(
                 {
                     send_desired(sender, &desired).await?;
                     sent = Some(desired);
+                }
+                if let Some(cleared) = cleared
+                    && told.as_ref().is_none_or(|old| !Arc::ptr_eq(old, &cleared))
+                {
+                    let message = CoordinatorMessage::HealthCleared(HealthCleared::clone(&cleared));
+                    sender.send(&message.to_frame()?).await?;
+                    told = Some(cleared);
                 }
             }
             message = outgoing.recv() => match message {
@@ -287,6 +295,10 @@ async fn read_control(
                     .driver
                     .tell(Event::Inventory { node, session, inventory, name })
                     .await?;
+            }
+            AgentMessage::Health(health) => {
+                let health = Box::new(convert::health(health));
+                server.parts.driver.tell(Event::Diagnosed { node, session, health }).await?;
             }
             AgentMessage::RenewRequest(request) => {
                 let renewed = renew(server, agent, request).await?;

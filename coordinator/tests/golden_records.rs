@@ -188,6 +188,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
                 EndHow::Signalled { .. } => "Ended, Signalled",
                 EndHow::Failed { .. } => "Ended, Failed",
                 EndHow::Refused { .. } => "Ended, Refused",
+                EndHow::Unfit { .. } => "Ended, Unfit",
             },
         }));
     }
@@ -198,6 +199,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
         "Ended, Failed",
         "Ended, Refused",
         "Ended, Signalled",
+        "Ended, Unfit",
         "Failed",
         "Preempted",
         "RolledBack",

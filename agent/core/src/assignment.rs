@@ -138,10 +138,23 @@ pub struct End {
 /// Why a member was not started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    PortBusy { port: u16 },
-    GpuHeld { gpu: GpuId, by: MemberKey },
-    StaleEpoch { highest: Epoch },
-    Impossible { reason: String },
+    PortBusy {
+        port: u16,
+    },
+    GpuHeld {
+        gpu: GpuId,
+        by: MemberKey,
+    },
+    StaleEpoch {
+        highest: Epoch,
+    },
+    Impossible {
+        reason: String,
+    },
+    /// The check before the start found the node unfit.
+    Unfit {
+        reason: String,
+    },
 }
 
 /// Whether the files of a member that is over are being removed.

@@ -12,7 +12,7 @@ use gangline_common::wire::frame::{Frame, Kind};
 use gangline_common::wire::tlv::{Handshake, Hello, Refuse, Welcome};
 use gangline_common::wire::v1::{
     AgentMessage, CoordinatorMessage, DesiredGang, DesiredHeader, Heartbeat, MemberState,
-    NodeInventory, NodeReport, RenewRequest, Renewed,
+    NodeHealth, NodeInventory, NodeReport, RenewRequest, Renewed,
 };
 use gangline_common::wire::{MINOR, MINOR_OLDEST, WireError};
 use tokio::sync::{oneshot, watch};
@@ -136,6 +136,10 @@ impl Link {
                     self.acks.note(ack);
                     None
                 }
+                CoordinatorMessage::HealthCleared(cleared) => {
+                    self.channels.cleared.send_replace(cleared);
+                    None
+                }
                 CoordinatorMessage::Renewed(renewed) => {
                     heard.renewed.send_replace(Some(renewed));
                     None
@@ -173,8 +177,10 @@ impl Link {
     ) -> Result<StoredIdentity, SessionError> {
         let mut inventory = self.channels.inventory.clone();
         let mut outlook = self.channels.outlook.clone();
+        let mut health = self.channels.health.clone();
         // A session begins with everything, changed or not.
         inventory.mark_changed();
+        health.mark_changed();
         outlook.mark_changed();
         let mut beats = tokio::time::interval(pace);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -191,6 +197,15 @@ impl Link {
                     let newest = NodeInventory::clone(&inventory.borrow_and_update());
                     let message = AgentMessage::Inventory(Box::new(newest));
                     sender.send(&message.to_frame()?).await?;
+                }
+                // Before a report: what refuses a start is known before the refusal is.
+                changed = health.changed() => {
+                    changed.map_err(|_| SessionError::DriverGone)?;
+                    let newest = health.borrow_and_update().clone();
+                    if let Some(health) = newest {
+                        let message = AgentMessage::Health(NodeHealth::clone(&health));
+                        sender.send(&message.to_frame()?).await?;
+                    }
                 }
                 changed = outlook.changed(), if report_due.is_none() => {
                     changed.map_err(|_| SessionError::DriverGone)?;

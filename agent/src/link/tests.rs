@@ -8,8 +8,8 @@ use gangline_common::request::{RequestError, ask};
 use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
 use gangline_common::wire::tlv::{Handshake, REFUSE_BUSY, REFUSE_CLONE, REFUSE_TOKEN};
 use gangline_common::wire::v1::{
-    AgentMessage, CoordinatorMessage, DesiredGang, HeartbeatAck, LOG_CHUNK_BYTES, LogAck,
-    NodeReport, NodeSample, Order, Renewed,
+    AgentMessage, CoordinatorMessage, DesiredGang, HealthCleared, HeartbeatAck, LOG_CHUNK_BYTES,
+    LogAck, NodeHealth, NodeReport, NodeSample, Order, Renewed,
 };
 use tokio::task::JoinHandle;
 
@@ -29,6 +29,7 @@ struct Agent {
     outlook: watch::Sender<Outlook>,
     inventory: watch::Sender<Arc<NodeInventory>>,
     samples: watch::Sender<Option<Arc<Numbered>>>,
+    health: watch::Sender<Option<Arc<NodeHealth>>>,
     tail: watch::Sender<TailPlan>,
     status: watch::Receiver<LinkStatus>,
     ending: CancellationToken,
@@ -64,6 +65,7 @@ impl Agent {
         let (outlook, outlook_receiver) = watch::channel(outlook(1));
         let (inventory, inventory_receiver) = watch::channel(node_inventory("first"));
         let (samples, samples_receiver) = watch::channel(None);
+        let (health, health_receiver) = watch::channel(None);
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (status, status_receiver) = watch::channel(LinkStatus::default());
         let ending = CancellationToken::new();
@@ -72,6 +74,8 @@ impl Agent {
             outlook: outlook_receiver,
             inventory: inventory_receiver,
             samples: samples_receiver,
+            health: health_receiver,
+            cleared: watch::channel(HealthCleared::default()).0,
             tail: tail_receiver,
             ray: RayClusters::default(),
             status,
@@ -87,6 +91,7 @@ impl Agent {
             outlook,
             inventory,
             samples,
+            health,
             tail,
             status: status_receiver,
             ending,
@@ -373,6 +378,8 @@ async fn another_version_is_asked_slowly() {
             outlook: outlook.subscribe(),
             inventory: inventory.subscribe(),
             samples: samples.subscribe(),
+            health: watch::channel(None).1,
+            cleared: watch::channel(HealthCleared::default()).0,
             tail: tail.subscribe(),
             ray: RayClusters::default(),
             status: watch::channel(LinkStatus::default()).0,

@@ -30,6 +30,7 @@ pub enum AgentMessage {
     Report(NodeReport),
     Heartbeat(Heartbeat),
     RenewRequest(RenewRequest),
+    Health(NodeHealth),
 }
 
 /// What a node is: sent after Welcome and again when it changes.
@@ -195,6 +196,8 @@ pub enum Refusal {
     StaleEpoch { highest: Epoch },
     /// The assignment cannot be carried out on this node.
     Impossible { reason: String },
+    /// The check before the start found the node unfit.
+    Unfit { reason: String },
 }
 
 /// State of a gang as a whole; only the agent of its head (or of rank 0) reports it.
@@ -272,6 +275,54 @@ pub struct RenewRequest {
     pub csr: Vec<u8>,
 }
 
+/// What is wrong with a node: every condition that stands, said whole on a new session and again
+/// whenever one changes. What is not in it does not stand.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct NodeHealth {
+    pub conditions: Vec<Condition>,
+    /// What cannot be seen from inside this container: neither healthy nor sick.
+    pub blind: Vec<String>,
+}
+
+/// Most conditions that a node says at a time.
+pub const CONDITION_LIMIT: usize = 256;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Condition {
+    /// Name of the rule, such as `xid_fatal`.
+    pub rule: String,
+    /// `node`, `gpu:UUID`, `port:DEVICE/N`, `mount:PATH` and the like.
+    pub component: String,
+    pub level: HealthLevel,
+    /// No gang may start here while it stands: the check before the start would refuse it.
+    pub blocks_start: bool,
+    /// The rule is on trial: shown and never acted on.
+    pub shadow: bool,
+    /// What to do, in the words of other tools: `REBOOT_SYSTEM`.
+    pub action: String,
+    pub reason: String,
+    pub evidence: String,
+    /// What ends it.
+    pub clears: String,
+    /// When it began, by the node's wall clock.
+    pub since_ms: u64,
+}
+
+/// How bad a condition is; each is worse than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum HealthLevel {
+    Info,
+    Warning,
+    Degraded,
+    /// Nothing new starts here.
+    NoNewJobs,
+    /// Nothing new starts here, and what runs may end.
+    DrainAfterJob,
+    /// The node is cordoned and what runs on the part starts elsewhere.
+    Fatal,
+}
+
 // ---------------------------------------------------------------- coordinator -> agent
 
 /// What the coordinator says on the control stream.
@@ -282,6 +333,7 @@ pub enum CoordinatorMessage {
     HeartbeatAck(HeartbeatAck),
     LogAck(LogAck),
     Renewed(Renewed),
+    HealthCleared(HealthCleared),
 }
 
 /// Announces a whole desired state: `count` DesiredGang frames follow.
@@ -539,6 +591,21 @@ pub struct Renewed {
     pub ca: Vec<u8>,
 }
 
+/// An operator has put the node back into use: the agent gives these conditions up, and says so with
+/// its next [`NodeHealth`]. Said again as long as it does not.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct HealthCleared {
+    pub conditions: Vec<ClearedCondition>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClearedCondition {
+    pub rule: String,
+    pub component: String,
+    /// A condition that began at another time is another one.
+    pub since_ms: u64,
+}
+
 // ---------------------------------------------------------------- data plane
 
 /// One reading of a node; newest wins. Everything that was read goes to the health rules of the agent
@@ -768,8 +835,15 @@ macro_rules! framed {
     };
 }
 
-framed!(AgentMessage { Inventory, Report, Heartbeat, RenewRequest });
-framed!(CoordinatorMessage { DesiredHeader, DesiredGang, HeartbeatAck, LogAck, Renewed });
+framed!(AgentMessage { Inventory, Report, Heartbeat, RenewRequest, Health });
+framed!(CoordinatorMessage {
+    DesiredHeader,
+    DesiredGang,
+    HeartbeatAck,
+    LogAck,
+    Renewed,
+    HealthCleared,
+});
 
 /// A message that is one frame kind: those of data-plane streams and of requests.
 macro_rules! framed_one {

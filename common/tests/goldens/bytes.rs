@@ -117,9 +117,9 @@ pub const INVENTORY_BARE: &str = "
     00 ; doctor: 0";
 
 pub const REPORT: &str = "
-    11 000001d5 ; Report, 469 bytes
+    11 000001ea ; Report, 490 bytes
     02 fb2c01 ; held 2.300
-    0a ; members: 10
+    0b ; members: 11
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; member head
@@ -220,6 +220,14 @@ pub const REPORT: &str = "
     06 6e6f20677075 ; reason `no gpu`
     00 ; guests: 0
     00 ; checkpoint absent
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 09 ; member rank 9
+    04 ; Refused
+    04 ; Unfit
+    04 7369636b ; reason `sick`
+    00 ; guests: 0
+    00 ; checkpoint absent
     02 ; gangs: 2
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -284,6 +292,72 @@ pub const HEARTBEAT: &str = "
 pub const RENEW_REQUEST: &str = "
     13 00000005 ; RenewRequest, 5 bytes
     04 308200ff ; csr";
+
+pub const HEALTH: &str = "
+    14 000000bb ; Health, 187 bytes
+    06 ; conditions: 6
+    02 7231 ; rule `r1`
+    05 6770753a61 ; component `gpu:a`
+    00 ; Info
+    00 ; blocks_start
+    00 ; shadow
+    01 58 ; action `X`
+    02 6973 ; reason `is`
+    06 31206f662032 ; evidence `1 of 2`
+    04 626f6f74 ; clears `boot`
+    01 ; since_ms 1
+    02 7232 ; rule `r2`
+    05 6770753a61 ; component `gpu:a`
+    01 ; Warning
+    00 ; blocks_start
+    01 ; shadow
+    01 58 ; action `X`
+    02 6973 ; reason `is`
+    06 31206f662032 ; evidence `1 of 2`
+    04 626f6f74 ; clears `boot`
+    02 ; since_ms 2
+    02 7233 ; rule `r3`
+    05 6770753a61 ; component `gpu:a`
+    02 ; Degraded
+    00 ; blocks_start
+    00 ; shadow
+    01 58 ; action `X`
+    02 6973 ; reason `is`
+    06 31206f662032 ; evidence `1 of 2`
+    04 626f6f74 ; clears `boot`
+    03 ; since_ms 3
+    02 7234 ; rule `r4`
+    05 6770753a61 ; component `gpu:a`
+    03 ; NoNewJobs
+    01 ; blocks_start
+    00 ; shadow
+    01 58 ; action `X`
+    02 6973 ; reason `is`
+    06 31206f662032 ; evidence `1 of 2`
+    04 626f6f74 ; clears `boot`
+    04 ; since_ms 4
+    02 7235 ; rule `r5`
+    05 6770753a61 ; component `gpu:a`
+    04 ; DrainAfterJob
+    00 ; blocks_start
+    00 ; shadow
+    01 58 ; action `X`
+    02 6973 ; reason `is`
+    06 31206f662032 ; evidence `1 of 2`
+    04 626f6f74 ; clears `boot`
+    05 ; since_ms 5
+    02 7236 ; rule `r6`
+    05 6770753a61 ; component `gpu:a`
+    05 ; Fatal
+    00 ; blocks_start
+    00 ; shadow
+    01 58 ; action `X`
+    02 6973 ; reason `is`
+    06 31206f662032 ; evidence `1 of 2`
+    04 626f6f74 ; clears `boot`
+    06 ; since_ms 6
+    01 ; blind: 1
+    04 6b6d7367 ; `kmsg`";
 
 pub const DESIRED_HEADER: &str = "
     20 00000005 ; DesiredHeader, 5 bytes
@@ -464,6 +538,13 @@ pub const RENEWED: &str = "
     24 00000006 ; Renewed, 6 bytes
     02 3001 ; certificate
     02 3002 ; ca";
+
+pub const HEALTH_CLEARED: &str = "
+    25 00000013 ; HealthCleared, 19 bytes
+    01 ; conditions: 1
+    02 7236 ; rule `r6`
+    05 6770753a61 ; component `gpu:a`
+    fd7bc02cc899010000 ; since_ms 1760000000123";
 
 pub const SAMPLE_FULL: &str = "
     30 0000016e ; Sample, 366 bytes

@@ -12,6 +12,7 @@ use gangline_common::wire::v1::{
 };
 
 /// Any message of the wire.
+#[allow(clippy::large_enum_variant, reason = "a table of a few dozen values")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
     Hello(Hello),
@@ -58,14 +59,19 @@ impl Message {
             Kind::Refuse => Refuse::from_frame(frame).map(Message::Refuse),
             Kind::JoinRequest => JoinRequest::from_frame(frame).map(Message::JoinRequest),
             Kind::JoinGrant => JoinGrant::from_frame(frame).map(Message::JoinGrant),
-            Kind::Inventory | Kind::Report | Kind::Heartbeat | Kind::RenewRequest => {
-                AgentMessage::from_frame(frame).map(Message::Agent)
-            }
+            Kind::Inventory
+            | Kind::Report
+            | Kind::Heartbeat
+            | Kind::RenewRequest
+            | Kind::Health => AgentMessage::from_frame(frame).map(Message::Agent),
             Kind::DesiredHeader
             | Kind::DesiredGang
             | Kind::HeartbeatAck
             | Kind::LogAck
-            | Kind::Renewed => CoordinatorMessage::from_frame(frame).map(Message::Coordinator),
+            | Kind::Renewed
+            | Kind::HealthCleared => {
+                CoordinatorMessage::from_frame(frame).map(Message::Coordinator)
+            }
             Kind::Sample => NodeSample::from_frame(frame).map(Message::Sample),
             Kind::LogChunk => LogChunk::from_frame(frame).map(Message::Log),
             Kind::Request => AgentRequest::from_frame(frame).map(Message::Request),
@@ -128,6 +134,7 @@ pub fn all() -> Vec<Golden> {
         REPORT: Report = Message::Agent(values::report());
         HEARTBEAT: Heartbeat = Message::Agent(values::heartbeat());
         RENEW_REQUEST: RenewRequest = Message::Agent(values::renew_request());
+        HEALTH: Health = Message::Agent(values::health());
         DESIRED_HEADER: DesiredHeader = Message::Coordinator(values::desired_header());
         DESIRED_GANG_RAY: DesiredGang = Message::Coordinator(values::desired_gang_ray());
         DESIRED_GANG_COMMAND: DesiredGang = Message::Coordinator(values::desired_gang_command());
@@ -135,6 +142,7 @@ pub fn all() -> Vec<Golden> {
         HEARTBEAT_ACK: HeartbeatAck = Message::Coordinator(values::heartbeat_ack());
         LOG_ACK: LogAck = Message::Coordinator(values::log_ack());
         RENEWED: Renewed = Message::Coordinator(values::renewed());
+        HEALTH_CLEARED: HealthCleared = Message::Coordinator(values::health_cleared());
         SAMPLE_FULL: Sample = Message::Sample(values::sample_full());
         SAMPLE_BLIND: Sample = Message::Sample(values::sample_blind());
         LOG_CHUNK: LogChunk = Message::Log(values::log_chunk());

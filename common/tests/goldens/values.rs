@@ -162,6 +162,7 @@ fn member_states() -> Vec<MemberState> {
         MemberState::Refused(Refusal::GpuHeld { gpu: gpu("GPU-aa"), by: other }),
         MemberState::Refused(Refusal::StaleEpoch { highest: Epoch { era: 2, n: 2 } }),
         MemberState::Refused(Refusal::Impossible { reason: "no gpu".into() }),
+        MemberState::Refused(Refusal::Unfit { reason: "sick".into() }),
     ]
 }
 
@@ -314,6 +315,36 @@ pub fn heartbeat() -> AgentMessage {
 
 pub fn renew_request() -> AgentMessage {
     AgentMessage::RenewRequest(RenewRequest { csr: vec![0x30, 0x82, 0x00, 0xff] })
+}
+
+/// One condition of every level.
+pub fn health() -> AgentMessage {
+    use HealthLevel::*;
+    let condition = |(n, level): (u64, HealthLevel)| Condition {
+        rule: format!("r{n}"),
+        component: "gpu:a".into(),
+        level,
+        blocks_start: n == 4,
+        shadow: n == 2,
+        action: "X".into(),
+        reason: "is".into(),
+        evidence: "1 of 2".into(),
+        clears: "boot".into(),
+        since_ms: n,
+    };
+    let levels = [Info, Warning, Degraded, NoNewJobs, DrainAfterJob, Fatal];
+    let conditions = (1..).zip(levels).map(condition).collect();
+    AgentMessage::Health(NodeHealth { conditions, blind: vec!["kmsg".into()] })
+}
+
+pub fn health_cleared() -> CoordinatorMessage {
+    CoordinatorMessage::HealthCleared(HealthCleared {
+        conditions: vec![ClearedCondition {
+            rule: "r6".into(),
+            component: "gpu:a".into(),
+            since_ms: 1_760_000_000_123,
+        }],
+    })
 }
 
 pub fn desired_header() -> CoordinatorMessage {

@@ -11,6 +11,7 @@ use proptest::array;
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
+use proptest::sample::select;
 
 const NAME: &str = "[A-Za-z0-9_-]{1,64}";
 
@@ -152,6 +153,7 @@ fn refusal() -> impl Strategy<Value = Refusal> {
         (gpu(), key()).prop_map(|(gpu, by)| Refusal::GpuHeld { gpu, by }),
         epoch().prop_map(|highest| Refusal::StaleEpoch { highest }),
         text().prop_map(|reason| Refusal::Impossible { reason }),
+        text().prop_map(|reason| Refusal::Unfit { reason }),
     ]
 }
 
@@ -234,7 +236,32 @@ pub fn agent_message() -> impl Strategy<Value = AgentMessage> {
         (any::<u64>(), generation())
             .prop_map(|(sequence, held)| AgentMessage::Heartbeat(Heartbeat { sequence, held })),
         blob().prop_map(|csr| AgentMessage::RenewRequest(RenewRequest { csr })),
+        (vec(condition(), 0..4), texts())
+            .prop_map(|(conditions, blind)| AgentMessage::Health(NodeHealth { conditions, blind })),
     ]
+}
+
+fn condition() -> impl Strategy<Value = Condition> {
+    use HealthLevel::*;
+    let level = select(vec![Info, Warning, Degraded, NoNewJobs, DrainAfterJob, Fatal]);
+    let words = (text(), text(), text(), text(), text(), text());
+    (words, level, any::<[bool; 2]>(), any::<u64>()).prop_map(
+        |(words, level, [blocks_start, shadow], since_ms)| {
+            let (rule, component, action, reason, evidence, clears) = words;
+            Condition {
+                rule,
+                component,
+                level,
+                blocks_start,
+                shadow,
+                action,
+                reason,
+                evidence,
+                clears,
+                since_ms,
+            }
+        },
+    )
 }
 
 fn member_assignment() -> impl Strategy<Value = MemberAssignment> {
@@ -383,6 +410,13 @@ pub fn coordinator_message() -> impl Strategy<Value = CoordinatorMessage> {
         }),
         (blob(), blob())
             .prop_map(|(certificate, ca)| CoordinatorMessage::Renewed(Renewed { certificate, ca })),
+        vec((text(), text(), any::<u64>()), 0..4).prop_map(|cleared| {
+            let conditions = cleared
+                .into_iter()
+                .map(|(rule, component, since_ms)| ClearedCondition { rule, component, since_ms })
+                .collect();
+            CoordinatorMessage::HealthCleared(HealthCleared { conditions })
+        }),
     ]
 }
 

@@ -291,11 +291,13 @@ impl Core {
             }
             gangs += u32::from(has_rank);
         }
+        let withheld = node.withheld();
         let free_gpus = inventory
             .gpus
             .iter()
             .map(|gpu| &gpu.uuid)
-            .filter(|gpu| !used.contains(gpu) && self.may_offer(node, gpu))
+            .filter(|gpu| !used.contains(gpu) && !withheld.contains(gpu))
+            .filter(|gpu| self.may_offer(node, gpu))
             .cloned()
             .collect();
         let kind = Kind {
@@ -389,7 +391,8 @@ fn closed_reason(node: &Node) -> Option<String> {
             format!("drained by {}: {}", drain.by, drain.why)
         }
         (Reachability::Reachable, None, None) => {
-            node.unknown_text().unwrap_or_else(|| "not online".to_owned())
+            let unfit = || Some(format!("unfit: {}", node.unfit()?.sentence()));
+            node.unknown_text().or_else(unfit).unwrap_or_else(|| "not online".to_owned())
         }
     })
 }

@@ -1,5 +1,6 @@
 //! Everything that the coordinator can do: the only output of its core.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
@@ -11,6 +12,7 @@ use super::eligibility::BadDependency;
 use super::event::RequestId;
 use super::explain::{Explanation, QueueLine};
 use super::gang::Gang;
+use super::health::ClearedCondition;
 use super::job::{Attempt, Job};
 use super::node::Node;
 use super::pools::PoolRecord;
@@ -24,6 +26,7 @@ pub struct Effects {
     pub writes: Vec<Write>,
     pub pushes: Vec<Push>,
     pub closes: Vec<Close>,
+    pub clears: Vec<Clear>,
     pub replies: Vec<(RequestId, Answer)>,
     /// Entities whose unstored parts changed, each with the number of writes before it: for the
     /// memory snapshots only, which must take both in the order in which they happened.
@@ -121,6 +124,14 @@ pub struct Close {
     pub node: NodeId,
     pub session: u64,
     pub reason: CloseReason,
+}
+
+/// Tell an agent which conditions an operator has ended: the whole list, which replaces an older one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clear {
+    pub node: NodeId,
+    pub session: u64,
+    pub conditions: BTreeSet<ClearedCondition>,
 }
 
 /// Why a connection is ended.

@@ -8,6 +8,7 @@ use super::controls::Control;
 use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
 use super::explain::Question;
 use super::gang::Phase;
+use super::health::Health;
 use super::job::{JobRequest, RayFacts};
 use super::maintenance::Maintenance;
 use super::node::{Inventory, Session};
@@ -160,6 +161,12 @@ pub enum Event {
         session: u64,
         report: Report,
     },
+    /// What is wrong with a node, whole.
+    Diagnosed {
+        node: NodeId,
+        session: u64,
+        health: Box<Health>,
+    },
 }
 
 impl Event {
@@ -191,6 +198,7 @@ impl Event {
             Event::Inventory { .. } => "inventory",
             Event::Heard { .. } => "heard",
             Event::Reported { .. } => "reported",
+            Event::Diagnosed { .. } => "diagnosed",
         }
     }
 }

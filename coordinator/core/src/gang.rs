@@ -83,6 +83,10 @@ pub enum EndHow {
         reason: String,
         busy_port: Option<u16>,
     },
+    /// Never started: the check before the start found the node unfit.
+    Unfit {
+        reason: String,
+    },
 }
 
 impl End {
@@ -92,7 +96,9 @@ impl End {
             EndHow::Exited { code } => format!("exited with code {code}"),
             EndHow::Signalled { signal } => format!("was killed by signal {signal}"),
             EndHow::Failed { reason } => format!("failed: {reason}"),
-            EndHow::Refused { reason, .. } => format!("was not started: {reason}"),
+            EndHow::Refused { reason, .. } | EndHow::Unfit { reason } => {
+                format!("was not started: {reason}")
+            }
         }
     }
 

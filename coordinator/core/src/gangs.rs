@@ -253,8 +253,16 @@ impl Core {
                 successes += 1;
                 continue;
             }
-            if let EndHow::Refused { reason, busy_port: Some(_) } = &end.how {
-                return Some(Outcome::RolledBack { cause: reason.clone() });
+            match &end.how {
+                EndHow::Refused { reason, busy_port: Some(_) } => {
+                    return Some(Outcome::RolledBack { cause: reason.clone() });
+                }
+                EndHow::Unfit { reason } => {
+                    let node = self.node_names(std::slice::from_ref(&member.node));
+                    let cause = format!("{node} is not fit to start it: {reason}");
+                    return Some(Outcome::RolledBack { cause });
+                }
+                _ => {}
             }
             return Some(Outcome::Failed { cause: self.cause(*id, &member.node, end, launcher) });
         }

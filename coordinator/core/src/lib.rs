@@ -22,6 +22,7 @@ pub mod forecast;
 pub mod gang;
 mod gangs;
 pub mod guests;
+pub mod health;
 mod holdings;
 pub mod invariants;
 pub mod job;
@@ -129,6 +130,8 @@ pub struct Core {
     pub(crate) checkpoints: BTreeMap<GangId, TrainingCheckpoint>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
+    /// Nodes that health left in use because it had taken its share of their pool.
+    pub(crate) beyond_share: BTreeSet<NodeId>,
     pub(crate) quarantine: Vec<Quarantine>,
     pub(crate) next_ports: BTreeMap<NetworkKey, u32>,
     pub(crate) started_ms: u64,
@@ -357,6 +360,9 @@ impl Core {
             Event::Reported { node, session, report } => {
                 self.on_reported(&node, session, report, now, out);
             }
+            Event::Diagnosed { node, session, health } => {
+                self.on_diagnosed(&node, session, *health, now, out);
+            }
         }
     }
 
@@ -386,6 +392,7 @@ impl Core {
         self.settle_stopping(now, out);
         self.expire_guests(now, out);
         self.expire_drains(now, out);
+        self.retry_health(now, out);
         self.expire_time_limits(now, out);
         self.expire_waits(now, out);
         self.expire_idle_clusters(now, out);

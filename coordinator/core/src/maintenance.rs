@@ -71,6 +71,7 @@ impl Core {
                     Some(_) => Lifecycle::Online,
                     None => Lifecycle::Pending,
                 };
+                Core::clear_health(&mut node, out);
                 ("node.resume", "resumed", String::new())
             }
         };

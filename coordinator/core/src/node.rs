@@ -7,6 +7,7 @@ use std::sync::Arc;
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, MemberKey, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
+use super::health::{ClearedCondition, Health};
 use super::job::Transition;
 use super::planted::{Planted, is_planted};
 
@@ -49,6 +50,9 @@ pub struct Node {
     // Not stored: learned again from the agent.
     pub reachability: Reachability,
     pub session: Option<Session>,
+    pub health: Arc<Health>,
+    /// Conditions that an operator has ended and that the agent still says.
+    pub cleared: BTreeSet<ClearedCondition>,
     /// Boot-clock time of the newest word, or of the coordinator's start.
     pub last_word_ms: u64,
     pub held: Option<Generation>,
@@ -181,6 +185,7 @@ impl Node {
             && !self.revoked
             && self.is_introduced()
             && self.unknown.is_empty()
+            && self.unfit().is_none()
     }
 
     /// Whether the present session has said what the node is.
@@ -207,6 +212,9 @@ impl Node {
         }
         if self.cordon.is_some() {
             return "cordoned";
+        }
+        if self.unfit().is_some() {
+            return "unfit";
         }
         let gpus = self.inventory.as_ref().map_or(0, |inventory| inventory.gpus.len());
         match (members, in_use_gpus) {

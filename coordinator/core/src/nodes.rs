@@ -55,6 +55,8 @@ impl Core {
             stops: Default::default(),
             reachability: Reachability::Suspect,
             session: None,
+            health: Default::default(),
+            cleared: Default::default(),
             last_word_ms: now.boot_ms,
             held: None,
             unknown: Default::default(),

@@ -554,7 +554,7 @@ impl EndView {
         let (exit_code, signal) = match end.how {
             EndHow::Exited { code } => (Some(code), None),
             EndHow::Signalled { signal } => (None, Some(signal)),
-            EndHow::Failed { .. } | EndHow::Refused { .. } => (None, None),
+            EndHow::Failed { .. } | EndHow::Refused { .. } | EndHow::Unfit { .. } => (None, None),
         };
         EndView {
             text: end.sentence(),

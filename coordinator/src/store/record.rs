@@ -635,6 +635,7 @@ enum EndHowV1 {
     Signalled { signal: i32 },
     Failed { reason: String },
     Refused { reason: String, busy_port: Option<u16> },
+    Unfit { reason: String },
 }
 
 pub fn encode_gang(gang: &Gang) -> Result<Vec<u8>, String> {
@@ -687,6 +688,7 @@ impl From<&EndHow> for EndHowV1 {
             EndHow::Signalled { signal } => EndHowV1::Signalled { signal },
             EndHow::Failed { reason } => EndHowV1::Failed { reason },
             EndHow::Refused { reason, busy_port } => EndHowV1::Refused { reason, busy_port },
+            EndHow::Unfit { reason } => EndHowV1::Unfit { reason },
         }
     }
 }
@@ -698,6 +700,7 @@ impl From<EndHowV1> for EndHow {
             EndHowV1::Signalled { signal } => EndHow::Signalled { signal },
             EndHowV1::Failed { reason } => EndHow::Failed { reason },
             EndHowV1::Refused { reason, busy_port } => EndHow::Refused { reason, busy_port },
+            EndHowV1::Unfit { reason } => EndHow::Unfit { reason },
         }
     }
 }
@@ -919,6 +922,8 @@ impl From<NodeV1> for Node {
             stops: record.stops.into_iter().collect(),
             reachability: Reachability::Suspect,
             session: None,
+            health: Arc::default(),
+            cleared: BTreeSet::new(),
             last_word_ms: 0,
             held: None,
             unknown: BTreeSet::new(),

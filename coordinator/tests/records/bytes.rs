@@ -244,13 +244,13 @@ pub const ATTEMPT_TIMED_OUT: &str = r#"
     00 ; no guest"#;
 
 pub const GANG_EVERY_PHASE: &str = r#"
-    01 c298d73c ; layout 1, checksum
+    01 1f6f80b0 ; layout 1, checksum
     06 672d34627137 ; id `g-4bq7`
     00 07 6a2d3766336b32 02 ; owner Job `j-7f3k2`, attempt 2
     03 09 ; epoch 3.9
     00 ; state Starting
     fc40420f00 fd7b505c18a3010000 ; since: boot 1000000, wall 1800000000123
-    0a ; members: 10
+    0b ; members: 11
     00 06 6e2d68656164 ; - Head on `n-head`
     00 ;   gpus: 0
     fbf401 fc00000040 ;   cpus_milli 500, memory_bytes 1073741824
@@ -311,6 +311,12 @@ pub const GANG_EVERY_PHASE: &str = r#"
     00 ;   shared
     fb2057 fb0001 ;   ports 22304 + 256
     04 03 06 6e6f20475055 00 00 00 00 ;   Ended: Refused `no GPU`, no port
+    01 09 03 6e2d39 ; - Rank 9 on `n-9`
+    00 ;   gpus: 0
+    00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
+    fb2058 fb0001 ;   ports 22560 + 256
+    04 04 04 7369636b 00 00 00 ;   Ended: Unfit `sick`
     02 00 0a140001 01 fd000000000000000000000000000002 ; rank_addresses 10.20.0.1, fd00::2
     00 0a140001 ; head_address 10.20.0.1"#;
 

@@ -253,6 +253,7 @@ pub fn gang_every_phase() -> Gang {
         Phase::Ended(ended(EndHow::Failed { reason: "no ray".to_owned() })),
         Phase::Ended(ended(refused("busy", Some(20001)))),
         Phase::Ended(ended(refused("no GPU", None))),
+        Phase::Ended(ended(EndHow::Unfit { reason: "sick".to_owned() })),
     ];
     let mut members: BTreeMap<MemberId, Member> = (0_u16..).zip(phases).map(member).collect();
     if let Some(head) = members.get_mut(&MemberId::Head) {
@@ -316,6 +317,8 @@ pub fn node_new() -> Node {
         last_word_ms: 0,
         held: None,
         unknown: BTreeSet::new(),
+        health: Default::default(),
+        cleared: Default::default(),
     }
 }
 

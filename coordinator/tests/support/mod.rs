@@ -22,6 +22,7 @@ use gangline_coordinator::core::event::{
     Submission,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
+use gangline_coordinator::core::health::ClearedCondition;
 use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::maintenance::Maintenance;
@@ -61,6 +62,8 @@ pub struct Fleet {
     pub now: Timestamp,
     pub agents: BTreeMap<String, ModelAgent>,
     pub answers: Vec<Answer>,
+    /// What agents were told of conditions that an operator has ended, newest last.
+    pub cleared: Vec<BTreeSet<ClearedCondition>>,
     next: u64,
     marks: Watermarks,
 }
@@ -78,6 +81,7 @@ impl Fleet {
             now,
             agents: BTreeMap::new(),
             answers: Vec::new(),
+            cleared: Vec::new(),
             next: 1,
             marks: Watermarks::default(),
         }
@@ -102,6 +106,7 @@ impl Fleet {
         assert_eq!(self.marks.violations(&marks), Vec::<String>::new(), "after {shown}");
         self.marks = marks;
         self.answers.extend(out.replies.into_iter().map(|(_, answer)| answer));
+        self.cleared.extend(out.clears.into_iter().map(|clear| clear.conditions));
         for push in out.pushes {
             for agent in self.agents.values_mut() {
                 if agent.id.as_ref() == Some(&push.node) && agent.session == Some(push.session) {
@@ -685,6 +690,8 @@ pub fn stored(core: &Core) -> Vec<Write> {
         let mut node = Node::clone(node);
         node.reachability = Reachability::Suspect;
         node.session = None;
+        node.health = Default::default();
+        node.cleared.clear();
         node.last_word_ms = 0;
         node.held = None;
         node.unknown.clear();

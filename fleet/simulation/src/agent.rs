@@ -306,16 +306,15 @@ fn phase(phase: &AgentPhase, process: Option<&Process>) -> Phase {
 }
 
 fn refused(refusal: &Refusal) -> End {
-    let (reason, busy_port) = match refusal {
-        Refusal::PortBusy { port } => (format!("port {port} is in use"), Some(*port)),
-        Refusal::GpuHeld { gpu, by } => (format!("{gpu} is still held by {by}"), None),
-        Refusal::StaleEpoch { highest } => (format!("the agent has seen epoch {highest}"), None),
-        Refusal::Impossible { reason } => (reason.clone(), None),
+    let never = |reason| EndHow::Refused { reason, busy_port: None };
+    let how = match refusal {
+        Refusal::PortBusy { port } => {
+            EndHow::Refused { reason: format!("port {port} is in use"), busy_port: Some(*port) }
+        }
+        Refusal::GpuHeld { gpu, by } => never(format!("{gpu} is still held by {by}")),
+        Refusal::StaleEpoch { highest } => never(format!("the agent has seen epoch {highest}")),
+        Refusal::Impossible { reason } => never(reason.clone()),
+        Refusal::Unfit { reason } => EndHow::Unfit { reason: reason.clone() },
     };
-    End {
-        how: EndHow::Refused { reason, busy_port },
-        asked: false,
-        last_output: String::new(),
-        logs_complete: true,
-    }
+    End { how, asked: false, last_output: String::new(), logs_complete: true }
 }

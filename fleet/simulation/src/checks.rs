@@ -617,6 +617,8 @@ fn stored(core: &Core) -> Vec<Write> {
         let mut node = Node::clone(node);
         node.reachability = Reachability::Suspect;
         node.session = None;
+        node.health = Default::default();
+        node.cleared.clear();
         node.last_word_ms = 0;
         node.held = None;
         node.unknown.clear();

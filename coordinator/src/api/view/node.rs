@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use super::{MemberView, Names, TransitionView, history};
 use crate::board::NodeSnapshot;
 use crate::core::gang::{Gang, Member};
+use crate::core::health::Condition;
 use crate::core::node::{Gpu, Lifecycle, Node, Reachability};
 
 /// A node. What its agent has not yet told is null.
@@ -18,12 +19,19 @@ use crate::core::node::{Gpu, Lifecycle, Node, Reachability};
 pub struct NodeView {
     pub id: String,
     pub name: String,
-    /// One word: revoked, lost, suspect, pending, offline, draining, drained, cordoned, ready, busy, mixed.
+    /// One word: revoked, lost, suspect, pending, offline, draining, drained, cordoned, unfit, ready, busy,
+    /// mixed.
     pub state: &'static str,
     /// reachable, suspect or lost.
     pub reachability: &'static str,
     /// pending, online, draining or offline.
     pub lifecycle: &'static str,
+    /// healthy, degraded or unhealthy: the worst condition that counts.
+    pub health: &'static str,
+    /// Everything that the node says is wrong with it.
+    pub conditions: Vec<ConditionView>,
+    /// What cannot be seen from inside its container: neither healthy nor sick.
+    pub blind: Vec<String>,
     pub cordon: Option<CordonView>,
     pub drain: Option<DrainView>,
     pub pool: Option<String>,
@@ -58,6 +66,46 @@ pub struct NodeView {
     #[serde(flatten)]
     #[schema(value_type = NodeDetail)]
     pub detail: Option<NodeDetail>,
+}
+
+/// One thing that is wrong with a node.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ConditionView {
+    pub rule: String,
+    /// `node`, `gpu:UUID`, `port:DEVICE/N`, `mount:PATH`, `switch:PCI` or `collector:NAME`.
+    pub component: String,
+    /// info, warning, degraded, no_new_jobs, drain_after_job or fatal.
+    pub level: &'static str,
+    pub reason: String,
+    pub evidence: String,
+    /// What to do: IGNORE_NO_ACTION_REQUIRED, CHECK_USER_APP_AND_GPU, REBOOT_SYSTEM or HARDWARE_INSPECTION.
+    pub action: String,
+    /// What ends it.
+    pub clears: String,
+    /// By the node's clock.
+    pub since: String,
+    /// The rule is on trial: shown and never acted on.
+    pub shadow: bool,
+    /// An operator has put the node back into use since: it no longer counts.
+    pub cleared: bool,
+}
+
+impl ConditionView {
+    fn of(node: &Node, condition: &Condition) -> Self {
+        let counts = node.standing().any(|standing| std::ptr::eq(standing, condition));
+        ConditionView {
+            rule: condition.rule.clone(),
+            component: condition.component.clone(),
+            level: condition.level.word(),
+            reason: condition.reason.clone(),
+            evidence: condition.evidence.clone(),
+            action: condition.action.clone(),
+            clears: condition.clears.clone(),
+            since: wall_text(condition.since_ms),
+            shadow: condition.shadow,
+            cleared: !counts && !condition.shadow,
+        }
+    }
 }
 
 /// What a node's own page adds.
@@ -285,6 +333,9 @@ impl NodeView {
             state: node.word(in_use, facts.holding().count()),
             reachability: reachability_word(node.reachability),
             lifecycle: lifecycle_word(node.lifecycle),
+            health: node.health_word(),
+            conditions: node.health.conditions.iter().map(|c| ConditionView::of(node, c)).collect(),
+            blind: node.health.blind.clone(),
             cordon: node
                 .cordon
                 .as_ref()

@@ -1,0 +1,366 @@
+//! What nodes say is wrong with them, and what is done about it.
+//!
+//! An agent says its conditions whole whenever one changes; its rules, windows and latches are its
+//! own. Here it is decided what follows: a fatal condition cordons the node and sends what runs on the
+//! part elsewhere, a milder one drains it, or keeps it from new gangs. Never more than a part of a
+//! pool is taken out of use without an operator: a rule that hits many nodes at once is more likely
+//! wrong than they are.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use gangline_common::ids::{GangId, GpuId, JobId, NodeId};
+use gangline_common::time::Timestamp;
+
+use super::Core;
+use super::audit::Actor;
+use super::effect::{Clear, Effects, Seen, Write};
+use super::gang::GangState;
+use super::job::Outcome;
+use super::node::{Cordon, Drain, Lifecycle, Node};
+use super::nodes::note;
+
+/// In whose name nodes are cordoned and drained here.
+pub const HEALTH: &str = "health";
+/// Of the nodes of a pool, health alone takes at most one in so many out of use,
+const ONE_IN: usize = 10;
+/// or so many, if that is more.
+const AT_LEAST: usize = 2;
+
+/// How bad a condition is; each is worse than the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Info,
+    Warning,
+    Degraded,
+    NoNewJobs,
+    DrainAfterJob,
+    Fatal,
+}
+
+impl Level {
+    pub fn word(self) -> &'static str {
+        match self {
+            Level::Info => "info",
+            Level::Warning => "warning",
+            Level::Degraded => "degraded",
+            Level::NoNewJobs => "no_new_jobs",
+            Level::DrainAfterJob => "drain_after_job",
+            Level::Fatal => "fatal",
+        }
+    }
+}
+
+/// One thing that is wrong with a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    pub rule: String,
+    /// `node`, `gpu:UUID`, `port:DEVICE/N`, `mount:PATH` and the like.
+    pub component: String,
+    pub level: Level,
+    /// The agent would refuse to start a gang while it stands.
+    pub blocks_start: bool,
+    /// Shown and never acted on.
+    pub shadow: bool,
+    pub action: String,
+    pub reason: String,
+    pub evidence: String,
+    pub clears: String,
+    /// By the node's wall clock.
+    pub since_ms: u64,
+}
+
+/// Everything that a node says is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Health {
+    pub conditions: Vec<Condition>,
+    /// What cannot be seen from inside the container.
+    pub blind: Vec<String>,
+}
+
+/// A condition that an operator has ended.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClearedCondition {
+    pub rule: String,
+    pub component: String,
+    pub since_ms: u64,
+}
+
+impl Condition {
+    fn key(&self) -> ClearedCondition {
+        let (rule, component) = (self.rule.clone(), self.component.clone());
+        ClearedCondition { rule, component, since_ms: self.since_ms }
+    }
+
+    /// The GPU that it is about, if it is about one.
+    fn gpu(&self) -> Option<GpuId> {
+        self.component.strip_prefix("gpu:").map(|uuid| GpuId(uuid.to_owned()))
+    }
+
+    fn keeps_away(&self) -> bool {
+        self.blocks_start || self.level == Level::NoNewJobs
+    }
+
+    /// `gpu:GPU-1: 1 of 8 GPUs missing (missing: ...)`.
+    pub fn sentence(&self) -> String {
+        let mut text = match self.component.as_str() {
+            "node" => self.reason.clone(),
+            component => format!("{component}: {}", self.reason),
+        };
+        if !self.evidence.is_empty() {
+            text = format!("{text} ({})", self.evidence);
+        }
+        text
+    }
+}
+
+impl Node {
+    /// The conditions that count: not those of rules on trial, nor those that an operator has ended.
+    pub fn standing(&self) -> impl Iterator<Item = &Condition> {
+        let counts = |condition: &&Condition| {
+            !condition.shadow
+                && (self.cleared.is_empty() || !self.cleared.contains(&condition.key()))
+        };
+        self.health.conditions.iter().filter(counts)
+    }
+
+    /// What keeps new gangs from the whole node.
+    pub fn unfit(&self) -> Option<&Condition> {
+        self.standing().find(|condition| condition.keeps_away() && condition.gpu().is_none())
+    }
+
+    /// The GPUs that are not offered.
+    pub fn withheld(&self) -> BTreeSet<GpuId> {
+        self.standing().filter(|condition| condition.keeps_away()).filter_map(|c| c.gpu()).collect()
+    }
+
+    /// The worst that stands, in the words of other tools.
+    pub fn health_word(&self) -> &'static str {
+        match self.standing().map(|condition| condition.level).max() {
+            None | Some(Level::Info | Level::Warning) => "healthy",
+            Some(Level::Degraded) => "degraded",
+            Some(Level::NoNewJobs | Level::DrainAfterJob | Level::Fatal) => "unhealthy",
+        }
+    }
+
+    fn worst_at(&self, level: Level) -> Option<&Condition> {
+        self.standing().find(|condition| condition.level == level)
+    }
+
+    fn is_taken_by_health(&self) -> bool {
+        let cordoned = self.cordon.as_ref().is_some_and(|cordon| cordon.by == HEALTH);
+        cordoned || self.drain.as_ref().is_some_and(|drain| drain.by == HEALTH)
+    }
+}
+
+impl Core {
+    pub(super) fn on_diagnosed(
+        &mut self,
+        id: &NodeId,
+        session: u64,
+        health: Health,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        if !self.word_from(id, session, now, out) {
+            return;
+        }
+        let Some(node) = self.nodes.get(id) else { return };
+        let mut node = Node::clone(node);
+        let news = news(&node.health, &health);
+        for (word, text) in &news {
+            note(&mut node, now, word, HEALTH, text.clone());
+        }
+        let still: BTreeSet<ClearedCondition> =
+            health.conditions.iter().map(Condition::key).collect();
+        node.cleared.retain(|condition| still.contains(condition));
+        node.health = Arc::new(health);
+        if !node.cleared.is_empty() {
+            out.clears.push(clear(&node, session));
+        }
+        self.capacity.mark(id);
+        let node = Arc::new(node);
+        if news.is_empty() {
+            self.nodes.insert(id.clone(), node.clone());
+            out.saw(Seen::Node(node));
+        } else {
+            self.put(Write::Node(node), out);
+        }
+        self.act_on_health(id, now, out);
+        self.ask_for_scheduling();
+    }
+
+    /// What health could not do for its share of the pool, in case that has changed.
+    pub(super) fn retry_health(&mut self, now: Timestamp, out: &mut Effects) {
+        for id in std::mem::take(&mut self.beyond_share) {
+            self.act_on_health(&id, now, out);
+        }
+    }
+
+    /// An operator puts a node back into use: what it said until now is over.
+    pub(super) fn clear_health(node: &mut Node, out: &mut Effects) {
+        node.cleared.extend(node.health.conditions.iter().map(Condition::key));
+        if let Some(session) = node.session.as_ref().filter(|_| !node.cleared.is_empty()) {
+            out.clears.push(clear(node, session.number));
+        }
+    }
+
+    fn act_on_health(&mut self, id: &NodeId, now: Timestamp, out: &mut Effects) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let fatal = node.worst_at(Level::Fatal).map(Condition::sentence);
+        let draining = node.worst_at(Level::DrainAfterJob).map(Condition::sentence);
+        let cordoned_here = node.cordon.as_ref().is_some_and(|cordon| cordon.by == HEALTH);
+        let drained_here = node.drain.as_ref().is_some_and(|drain| drain.by == HEALTH);
+        match &fatal {
+            Some(why) if node.cordon.is_none() => self.take_out(id, Level::Fatal, why, now, out),
+            Some(_) => {}
+            None if cordoned_here => self.put_back(id, Level::Fatal, now, out),
+            None => {}
+        }
+        match &draining {
+            Some(why) if fatal.is_none() => {
+                self.take_out(id, Level::DrainAfterJob, why, now, out);
+            }
+            Some(_) => {}
+            None if drained_here => self.put_back(id, Level::DrainAfterJob, now, out),
+            None => {}
+        }
+        if fatal.is_some() && self.nodes.get(id).is_some_and(|node| node.cordon.is_some()) {
+            self.leave(id, now, out);
+        }
+    }
+
+    /// Cordons or drains a node, if health has not taken its share of the pool.
+    fn take_out(
+        &mut self,
+        id: &NodeId,
+        level: Level,
+        why: &str,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let is_out = node.cordon.is_some() || node.lifecycle == Lifecycle::Draining;
+        if node.revoked || level == Level::DrainAfterJob && is_out {
+            return;
+        }
+        let (taken, limit) = self.share_of_pool(node);
+        if !node.is_taken_by_health() && taken >= limit {
+            self.beyond_share.insert(id.clone());
+            let text = format!(
+                "stays in use: health has taken {taken} nodes of the pool and may take {limit}; an \
+                 operator must decide ({why})"
+            );
+            if node.history.last().is_none_or(|last| last.text != text) {
+                let mut node = Node::clone(node);
+                note(&mut node, now, "not cordoned", HEALTH, text);
+                self.put(Write::Node(Arc::new(node)), out);
+            }
+            return;
+        }
+        let mut node = Node::clone(node);
+        let (action, word) = if level == Level::Fatal {
+            node.cordon = Some(Cordon { by: HEALTH.to_owned(), why: why.to_owned() });
+            ("node.cordon", "cordoned")
+        } else {
+            node.lifecycle = Lifecycle::Draining;
+            let (by, why) = (HEALTH.to_owned(), why.to_owned());
+            node.drain = Some(Drain { by, why, since: now, deadline_ms: None });
+            ("node.drain", "draining")
+        };
+        self.change(node, (action, word), why, now, out);
+    }
+
+    /// The node says that what health cordoned or drained it for is over.
+    fn put_back(&mut self, id: &NodeId, level: Level, now: Timestamp, out: &mut Effects) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let mut node = Node::clone(node);
+        if level == Level::Fatal {
+            node.cordon = None;
+        } else {
+            node.drain = None;
+            node.lifecycle = Lifecycle::Online;
+        }
+        self.change(node, ("node.resume", "resumed"), "what it was for is over", now, out);
+    }
+
+    fn change(
+        &mut self,
+        mut node: Node,
+        (action, word): (&str, &str),
+        why: &str,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        note(&mut node, now, word, HEALTH, why.to_owned());
+        let actor = Actor { name: HEALTH, from: None };
+        self.audit(actor, action, format!("node {}", node.name), why, now, out);
+        self.put(Write::Node(Arc::new(node)), out);
+        self.ask_for_scheduling();
+    }
+
+    /// How many nodes of its pool health has taken out of use, and how many it may.
+    fn share_of_pool(&self, node: &Node) -> (usize, usize) {
+        let pool = node.pool();
+        let of_pool = self.nodes.values().filter(|other| !other.revoked && other.pool() == pool);
+        let (mut nodes, mut taken) = (0, 0);
+        for other in of_pool {
+            nodes += 1;
+            taken += usize::from(other.is_taken_by_health());
+        }
+        (taken, AT_LEAST.max(nodes / ONE_IN))
+    }
+
+    /// What runs on the parts that are fatally sick goes back to its place in the queue.
+    fn leave(&mut self, id: &NodeId, now: Timestamp, out: &mut Effects) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let mut ends: Vec<(JobId, String)> = Vec::new();
+        for condition in node.standing().filter(|condition| condition.level == Level::Fatal) {
+            let gpu = condition.gpu();
+            let uses = |gang: &&GangId| {
+                self.gangs.get(*gang).is_some_and(|gang| {
+                    let starts_or_runs =
+                        matches!(gang.state, GangState::Starting | GangState::Ready);
+                    let mut members = gang.members_on(id);
+                    let concerned = members.any(|(_, member)| {
+                        gpu.as_ref().is_none_or(|gpu| member.gpus.contains(gpu))
+                    });
+                    starts_or_runs && concerned
+                })
+            };
+            let gangs = self.on_node.get(id).into_iter().flatten().filter(uses);
+            let jobs = gangs.filter_map(|id| Some(self.gangs.get(id)?.job.clone()));
+            let cause = format!("{}: {}", node.name, condition.sentence());
+            ends.extend(jobs.map(|job| (job, cause.clone())));
+        }
+        for (job, cause) in ends {
+            self.end_attempt(&job, Outcome::Preempted { cause }, HEALTH, now, out);
+        }
+    }
+}
+
+fn clear(node: &Node, session: u64) -> Clear {
+    Clear { node: node.id.clone(), session, conditions: node.cleared.clone() }
+}
+
+/// What is remembered in the node's history: conditions that are new, worse or milder, and ended.
+fn news(before: &Health, after: &Health) -> Vec<(&'static str, String)> {
+    let same = |a: &Condition, b: &Condition| a.rule == b.rule && a.component == b.component;
+    let shown = |condition: &Condition| {
+        let trial = if condition.shadow { ", on trial" } else { "" };
+        format!("{} [{}{trial}]: {}", condition.rule, condition.level.word(), condition.sentence())
+    };
+    let mut news = Vec::new();
+    for condition in &after.conditions {
+        let old = before.conditions.iter().find(|old| same(old, condition));
+        if old.is_none_or(|old| old.level != condition.level) && condition.level > Level::Info {
+            news.push(("condition", shown(condition)));
+        }
+    }
+    for old in before.conditions.iter().filter(|old| old.level > Level::Info) {
+        if !after.conditions.iter().any(|condition| same(old, condition)) {
+            news.push(("healed", format!("{} on {} is over", old.rule, old.component)));
+        }
+    }
+    news
+}

@@ -1,0 +1,215 @@
+//! What follows from what nodes say is wrong with them, as stories.
+
+mod support;
+
+use gangline_coordinator::core::event::Event;
+use gangline_coordinator::core::health::{ClearedCondition, Condition, HEALTH, Health, Level};
+use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::maintenance::Maintenance;
+use gangline_coordinator::core::node::Lifecycle;
+use support::Fleet;
+
+fn command(name: &str, gpus: u32) -> String {
+    format!(
+        "{{name: {name}, resources: {{gpus_per_node: {gpus}}}, launcher: {{type: command}}, \
+         command: [\"true\"]}}"
+    )
+}
+
+fn condition(component: &str, level: Level) -> Condition {
+    Condition {
+        rule: "xid_fatal".to_owned(),
+        component: component.to_owned(),
+        level,
+        blocks_start: false,
+        shadow: false,
+        action: "REBOOT_SYSTEM".to_owned(),
+        reason: "Xid 79: the GPU has fallen off the bus".to_owned(),
+        evidence: "seen once".to_owned(),
+        clears: "a reboot and a passed check, or an operator".to_owned(),
+        since_ms: 5_000,
+    }
+}
+
+fn say(fleet: &mut Fleet, node: &str, conditions: Vec<Condition>) {
+    let (id, session) = fleet.session(node).unwrap();
+    let health = Box::new(Health { conditions, blind: Vec::new() });
+    fleet.step(Event::Diagnosed { node: id, session, health });
+}
+
+fn nodes(count: usize) -> Fleet {
+    let mut fleet = Fleet::new();
+    for n in 1..=count {
+        fleet.add_node(&format!("n{n}"), 4, false);
+    }
+    fleet
+}
+
+fn runs_on(fleet: &Fleet, job: &str) -> Vec<String> {
+    let id = fleet.job(job).gang.clone();
+    let gang = fleet.core.gangs().find(|gang| gang.id == id).unwrap();
+    gang.nodes().iter().map(ToString::to_string).collect()
+}
+
+fn gpu_of(fleet: &Fleet, job: &str) -> String {
+    let id = fleet.job(job).gang.clone();
+    let gang = fleet.core.gangs().find(|gang| gang.id == id).unwrap();
+    gang.members.values().find_map(|member| member.gpus.first()).unwrap().to_string()
+}
+
+fn is_cordoned(fleet: &Fleet, node: &str) -> bool {
+    fleet.node(node).cordon.as_ref().is_some_and(|cordon| cordon.by == HEALTH)
+}
+
+#[test]
+fn a_fatal_condition_of_a_gpu_cordons_the_node_and_what_uses_that_gpu_starts_elsewhere() {
+    let mut fleet = nodes(2);
+    fleet.submit("hit", &command("hit", 1));
+    fleet.submit("near", &command("near", 1));
+    fleet.settle();
+    let node = runs_on(&fleet, "hit").remove(0);
+    assert_eq!(runs_on(&fleet, "near"), [node.clone()], "packed together");
+    let (name, gpu) = (node.trim_start_matches("n-").to_owned(), gpu_of(&fleet, "hit"));
+    say(&mut fleet, &name, vec![condition(&format!("gpu:{gpu}"), Level::Fatal)]);
+    assert!(is_cordoned(&fleet, &name));
+    assert_eq!(fleet.node(&name).word(0, 0), "cordoned");
+    assert_eq!(fleet.node(&name).health_word(), "unhealthy");
+    let last = fleet.job("hit").history.last().unwrap().text.clone();
+    assert!(last.contains("fallen off the bus") && last.contains(&name), "{last}");
+    fleet.settle();
+    assert_eq!(fleet.state("hit"), JobState::Running);
+    assert_ne!(runs_on(&fleet, "hit"), [node.clone()]);
+    // Its neighbour's GPU is well: it runs on.
+    assert_eq!((fleet.state("near"), runs_on(&fleet, "near")), (JobState::Running, vec![node]));
+    assert_eq!(fleet.job("near").attempts, 1);
+}
+
+#[test]
+fn a_rule_on_trial_and_a_warning_change_nothing_but_what_is_shown() {
+    let mut fleet = nodes(1);
+    fleet.submit("job", &command("job", 4));
+    fleet.settle();
+    let trial = Condition { shadow: true, ..condition("node", Level::Fatal) };
+    let degraded = Condition { rule: "pcie".to_owned(), ..condition("node", Level::Degraded) };
+    say(&mut fleet, "n1", vec![trial, degraded]);
+    assert!(fleet.node("n1").cordon.is_none() && fleet.node("n1").is_open());
+    assert_eq!(fleet.node("n1").health_word(), "degraded");
+    assert_eq!(fleet.state("job"), JobState::Running);
+    let shown: Vec<String> = fleet.node("n1").history.iter().map(|t| t.text.clone()).collect();
+    assert!(shown.iter().any(|text| text.contains("on trial")), "{shown:?}");
+}
+
+#[test]
+fn what_keeps_away_new_gangs_ends_with_the_condition() {
+    let mut fleet = nodes(1);
+    let full = Condition { rule: "shared_full".to_owned(), ..condition("node", Level::NoNewJobs) };
+    say(&mut fleet, "n1", vec![full]);
+    fleet.submit("job", &command("job", 1));
+    assert_eq!(fleet.state("job"), JobState::Pending);
+    let reason = fleet.job("job").reason.clone();
+    assert!(reason.contains("unfit"), "{reason}");
+    assert_eq!(fleet.node("n1").word(0, 0), "unfit");
+    say(&mut fleet, "n1", vec![]);
+    assert_eq!(fleet.state("job"), JobState::Starting);
+}
+
+#[test]
+fn a_gpu_that_somebody_else_uses_is_not_offered_and_the_others_are() {
+    let mut fleet = nodes(1);
+    let gpu = fleet.node("n1").inventory.as_ref().unwrap().gpus[0].uuid.clone();
+    let foreign = condition(&format!("gpu:{gpu}"), Level::NoNewJobs);
+    say(&mut fleet, "n1", vec![foreign]);
+    fleet.submit("four", &command("four", 4));
+    fleet.submit("three", &command("three", 3));
+    assert_eq!(fleet.state("four"), JobState::Pending);
+    assert_eq!(fleet.state("three"), JobState::Starting);
+}
+
+#[test]
+fn a_drain_after_the_job_lets_it_end_takes_nothing_new_and_is_over_with_the_condition() {
+    let mut fleet = nodes(1);
+    fleet.submit("job", &command("job", 1));
+    fleet.settle();
+    let pending = condition("gpu:x", Level::DrainAfterJob);
+    say(&mut fleet, "n1", vec![pending]);
+    assert_eq!(fleet.node("n1").lifecycle, Lifecycle::Draining);
+    fleet.submit("next", &command("next", 1));
+    assert_eq!((fleet.state("job"), fleet.state("next")), (JobState::Running, JobState::Pending));
+    fleet.exit_ranks("job", 0);
+    assert_eq!(fleet.state("job"), JobState::Succeeded);
+    assert_eq!(fleet.state("next"), JobState::Pending);
+    say(&mut fleet, "n1", vec![]);
+    assert_eq!(fleet.node("n1").lifecycle, Lifecycle::Online);
+    assert_eq!(fleet.state("next"), JobState::Starting);
+}
+
+#[test]
+fn health_alone_takes_only_its_share_of_a_pool() {
+    let mut fleet = nodes(5);
+    fleet.submit("job", &command("job", 4));
+    fleet.settle();
+    let host = runs_on(&fleet, "job").remove(0).trim_start_matches("n-").to_owned();
+    let mut others: Vec<String> = (1..=5).map(|n| format!("n{n}")).collect();
+    others.retain(|name| *name != host);
+    for name in &others {
+        say(&mut fleet, name, vec![condition("node", Level::Fatal)]);
+    }
+    say(&mut fleet, &host, vec![condition("node", Level::Fatal)]);
+    let taken = |fleet: &Fleet| (1..=5).filter(|n| is_cordoned(fleet, &format!("n{n}"))).count();
+    assert_eq!(taken(&fleet), 2);
+    assert!(!is_cordoned(&fleet, &host));
+    assert_eq!(fleet.state("job"), JobState::Running, "what runs on the others goes on");
+    let said = fleet.node(&host).history.last().unwrap().clone();
+    assert!(
+        said.state == "not cordoned" && said.text.contains("an operator must decide"),
+        "{said:?}"
+    );
+    // Again and again the same is not said anew.
+    say(&mut fleet, &host, vec![condition("node", Level::Fatal)]);
+    let count = fleet.node(&host).history.iter().filter(|t| t.state == "not cordoned").count();
+    assert_eq!(count, 1);
+    // An operator decides about one of them: there is room for the next, without another word.
+    let first = others.iter().find(|name| is_cordoned(&fleet, name)).unwrap().clone();
+    fleet.maintain(&first, Maintenance::Resume);
+    fleet.beat(2);
+    assert_eq!(taken(&fleet), 2);
+}
+
+#[test]
+fn an_operator_ends_what_stands_and_the_agent_is_told_until_it_has_heard() {
+    let mut fleet = nodes(1);
+    let fatal = condition("node", Level::Fatal);
+    say(&mut fleet, "n1", vec![fatal.clone()]);
+    assert!(is_cordoned(&fleet, "n1"));
+    fleet.maintain("n1", Maintenance::Resume);
+    assert!(fleet.node("n1").cordon.is_none() && fleet.node("n1").is_open());
+    let key = ClearedCondition {
+        rule: fatal.rule.clone(),
+        component: fatal.component.clone(),
+        since_ms: fatal.since_ms,
+    };
+    let told = |fleet: &Fleet| fleet.cleared.last().cloned();
+    assert_eq!(told(&fleet), Some([key.clone()].into()));
+    // It has not heard, and says the same: it is told again, and nothing is done about it.
+    fleet.cleared.clear();
+    say(&mut fleet, "n1", vec![fatal.clone()]);
+    assert!(fleet.node("n1").cordon.is_none());
+    assert_eq!(told(&fleet), Some([key].into()));
+    // It has heard; the same at another time is another condition.
+    say(&mut fleet, "n1", vec![]);
+    assert!(fleet.node("n1").cleared.is_empty());
+    say(&mut fleet, "n1", vec![Condition { since_ms: 9_000, ..fatal }]);
+    assert!(is_cordoned(&fleet, "n1"));
+    // A reboot and a passed check ended it, says the agent: health takes its own cordon back.
+    say(&mut fleet, "n1", vec![]);
+    assert!(fleet.node("n1").is_open());
+}
+
+#[test]
+fn a_cordon_of_a_person_stays_when_the_node_is_well_again() {
+    let mut fleet = nodes(1);
+    fleet.maintain("n1", Maintenance::Cordon { why: "fan".to_owned() });
+    say(&mut fleet, "n1", vec![condition("node", Level::Fatal)]);
+    say(&mut fleet, "n1", vec![]);
+    assert_eq!(fleet.node("n1").cordon.as_ref().map(|cordon| cordon.by.as_str()), Some("alice"));
+}
