@@ -149,7 +149,7 @@ fn a1_a_message_that_fills_its_frame_still_decodes() {
         filled.push(golden.kind);
     }
     filled.dedup();
-    assert_eq!(filled.len(), 15, "kinds with something that grows");
+    assert_eq!(filled.len(), 17, "kinds with something that grows");
 }
 
 // ---------------------------------------------------------------- A2: wrong ends
@@ -247,10 +247,17 @@ fn a2_a_frame_of_the_other_direction_is_refused() {
     assert_eq!(kinds(Refuse::from_frame), [Kind::Refuse]);
     assert_eq!(kinds(JoinRequest::from_frame), [Kind::JoinRequest]);
     assert_eq!(kinds(JoinGrant::from_frame), [Kind::JoinGrant]);
-    let of_agents = [Kind::Inventory, Kind::Report, Kind::Heartbeat, Kind::RenewRequest];
+    let of_agents =
+        [Kind::Inventory, Kind::Report, Kind::Heartbeat, Kind::RenewRequest, Kind::Health];
     assert_eq!(kinds(AgentMessage::from_frame), of_agents);
-    let of_the_coordinator =
-        [Kind::DesiredHeader, Kind::DesiredGang, Kind::HeartbeatAck, Kind::LogAck, Kind::Renewed];
+    let of_the_coordinator = [
+        Kind::DesiredHeader,
+        Kind::DesiredGang,
+        Kind::HeartbeatAck,
+        Kind::LogAck,
+        Kind::Renewed,
+        Kind::HealthCleared,
+    ];
     assert_eq!(kinds(CoordinatorMessage::from_frame), of_the_coordinator);
     assert_eq!(kinds(NodeSample::from_frame), [Kind::Sample]);
     assert_eq!(kinds(LogChunk::from_frame), [Kind::LogChunk]);
