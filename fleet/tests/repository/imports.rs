@@ -13,7 +13,8 @@ impl Module {
     /// The module of a file below a crate's `src`.
     pub fn of(path: &str) -> Module {
         let (folder, inside) = path.split_once("/src/").unwrap_or(("", path));
-        let own_crate = folder.ends_with("/core").then(|| "core".to_owned());
+        let is_core = folder.ends_with("/core") || folder == "health";
+        let own_crate = is_core.then(|| "core".to_owned());
         let root = Vec::from_iter(own_crate);
         let inside = inside.trim_end_matches(".rs").trim_end_matches("/mod");
         let below = inside.split('/').filter(|name| *name != "lib").map(str::to_owned);
