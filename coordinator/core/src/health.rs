@@ -44,8 +44,8 @@ impl Level {
             Level::Info => "info",
             Level::Warning => "warning",
             Level::Degraded => "degraded",
-            Level::NoNewJobs => "no_new_jobs",
-            Level::DrainAfterJob => "drain_after_job",
+            Level::NoNewJobs => "no-new-jobs",
+            Level::DrainAfterJob => "drain-after-job",
             Level::Fatal => "fatal",
         }
     }

@@ -74,7 +74,7 @@ pub struct ConditionView {
     pub rule: String,
     /// `node`, `gpu:UUID`, `port:DEVICE/N`, `mount:PATH`, `switch:PCI` or `collector:NAME`.
     pub component: String,
-    /// info, warning, degraded, no_new_jobs, drain_after_job or fatal.
+    /// info, warning, degraded, no-new-jobs, drain-after-job or fatal.
     pub level: &'static str,
     pub reason: String,
     pub evidence: String,
