@@ -19,6 +19,7 @@ use crate::inventory::{Nvml, opened};
 
 /// How often a sample is taken.
 const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL_MS: u32 = 1000;
 /// A reading of the GPUs older than this is not sent as a new one (NVML may hang).
 const GPU_READING_LIFE: Duration = Duration::from_secs(3);
 /// Wait before a stream that was refused or cut is opened again.
@@ -85,7 +86,8 @@ async fn read_host(
             Some(_) | None => Vec::new(),
         };
         let wall_ms = Timestamp::now().wall_ms;
-        let sample = v1::NodeSample { wall_ms, dropped: 0, host, gpus };
+        let sample =
+            v1::NodeSample { wall_ms, interval_ms: INTERVAL_MS, host, gpus, ..Default::default() };
         newest.send_replace(Some(Arc::new(Numbered { number, sample })));
     }
 }
@@ -123,13 +125,15 @@ fn host_sample(sample: &host::HostSample) -> v1::HostSample {
         memory_total_bytes: sample.mem_total_bytes,
         load1: sample.load1,
         shm_free_bytes: sample.shm_free_bytes,
+        ..v1::HostSample::default()
     }
 }
 
 fn gpu_sample(sample: &nvml::GpuSample) -> v1::GpuSample {
     v1::GpuSample {
-        uuid: GpuId(sample.uuid.clone()),
+        lost: sample.lost,
         utilization_pct: sample.utilization_pct,
+        memory_utilization_pct: sample.memory_utilization_pct,
         memory_used_bytes: sample.memory_used_bytes,
         memory_total_bytes: sample.memory_total_bytes,
         temperature_c: sample.temperature_c,
@@ -137,6 +141,8 @@ fn gpu_sample(sample: &nvml::GpuSample) -> v1::GpuSample {
         power_limit_w: sample.power_limit_w,
         sm_clock_mhz: sample.sm_clock_mhz,
         memory_clock_mhz: sample.mem_clock_mhz,
+        processes: sample.processes.as_ref().and_then(|all| u32::try_from(all.len()).ok()),
+        ..v1::GpuSample::unread(GpuId(sample.uuid.clone()))
     }
 }
 
@@ -188,8 +194,7 @@ mod tests {
     use super::*;
 
     fn numbered(number: u64) -> Numbered {
-        let host = v1::HostSample::default();
-        Numbered { number, sample: v1::NodeSample { wall_ms: 7, dropped: 0, host, gpus: vec![] } }
+        Numbered { number, sample: v1::NodeSample { wall_ms: 7, ..v1::NodeSample::default() } }
     }
 
     #[test]

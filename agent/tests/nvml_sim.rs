@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use gangline_agent::collectors::accelerator::{GpuProcess, Owner};
 use gangline_agent::collectors::host::Roots;
 use gangline_agent::collectors::nvml::{
     DEFAULT_TIMEOUT, GpuSample, NvmlCollector, NvmlError, XidEvent,
@@ -97,6 +98,10 @@ fn gpu(uuid: &str, more: &str) -> String {
     )
 }
 
+fn process(pid: u32) -> GpuProcess {
+    GpuProcess { pid, used_bytes: Some(512 << 20), owner: Owner::Unknown }
+}
+
 fn by_uuid<'a>(samples: &'a [GpuSample], uuid: &str) -> &'a GpuSample {
     let found = samples.iter().find(|sample| sample.uuid == uuid);
     found.expect("a sample of every known GPU")
@@ -139,7 +144,8 @@ async fn readings_follow_the_state_file() {
         power_limit_w: Some(700.0),
         sm_clock_mhz: Some(1755),
         mem_clock_mhz: Some(2619),
-        processes: Some(vec![42, 43]),
+        processes: Some(vec![process(42), process(43)]),
+        ..GpuSample::default()
     };
     assert_eq!(by_uuid(&samples, A), &expected);
     let bare = GpuSample {
@@ -218,7 +224,10 @@ async fn every_xid_is_delivered_once() {
     let Some(scene) = Scene::enter("every_xid_is_delivered_once") else {
         return;
     };
-    let event = |uuid: &str, xid| XidEvent { uuid: uuid.to_owned(), xid };
+    let event = |uuid: &str, xid| (uuid.to_owned(), xid);
+    let plain = |events: Vec<XidEvent>| -> Vec<(String, Option<u64>)> {
+        events.into_iter().map(|event| (event.uuid, event.xid)).collect()
+    };
     scene.write(&(gpu(A, "") + &gpu(B, "")));
     let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
     assert_eq!(nvml.xids().await, Ok(Vec::new()));
@@ -226,11 +235,11 @@ async fn every_xid_is_delivered_once() {
     // Xid 79 comes from a GPU that has just been lost; 999 is NVML's word for an unknown code.
     scene.write(&(gpu(A, "xid = 79\nlost = true") + &gpu(B, "xid = 999")));
     let both = vec![event(A, Some(79)), event(B, None)];
-    assert_eq!(nvml.xids().await, Ok(both));
+    assert_eq!(nvml.xids().await.map(plain), Ok(both));
     assert_eq!(nvml.xids().await, Ok(Vec::new()), "delivered before");
 
     scene.write(&(gpu(A, "xid = 79\nxid_serial = 1") + &gpu(B, "xid = 999")));
-    assert_eq!(nvml.xids().await, Ok(vec![event(A, Some(79))]));
+    assert_eq!(nvml.xids().await.map(plain), Ok(vec![event(A, Some(79))]));
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ fn registry_is_as_written_down() {
 #[test]
 fn versions_are_as_written_down() {
     assert_eq!(ALPN, b"gangline/1");
-    assert_eq!((MINOR, MINOR_OLDEST), (3, 3));
+    assert_eq!((MINOR, MINOR_OLDEST), (4, 4));
     let codes = [
         tlv::REFUSE_VERSION,
         tlv::REFUSE_TOKEN,

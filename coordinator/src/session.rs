@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
+use gangline_common::time::Timestamp;
 use gangline_common::tls::AgentCertificate;
 use gangline_common::transport::{
     Connection, FrameReceiver, FrameSender, StreamKind, TransportError, UnknownStream, close,
@@ -270,7 +271,8 @@ async fn read_control(
         match AgentMessage::from_frame(&frame)? {
             AgentMessage::Heartbeat(beat) => {
                 server.parts.driver.tell(Event::Heard { node, session, held: beat.held }).await?;
-                let ack = HeartbeatAck { sequence: beat.sequence };
+                let ack =
+                    HeartbeatAck { sequence: beat.sequence, wall_ms: Timestamp::now().wall_ms };
                 queue(control, CoordinatorMessage::HeartbeatAck(ack))?;
             }
             AgentMessage::Report(report) => {

@@ -91,8 +91,62 @@ pub struct HostSample {
     pub mem_total_bytes: Option<u64>,
     /// Load average of the host over one minute.
     pub load1: Option<f32>,
-    /// Free space of `/dev/shm` in bytes.
+    /// Free space of `/dev/shm` and its size, in bytes.
     pub shm_free_bytes: Option<u64>,
+    pub shm_total_bytes: Option<u64>,
+    /// Time lost to waiting.
+    pub cpu_pressure: Option<Pressure>,
+    pub memory_pressure: Option<Pressure>,
+    pub io_pressure: Option<Pressure>,
+    /// Tasks that the kernel killed for want of memory since the cgroup was made: `oom_kill` of the tightest
+    /// memory cgroup, else of the own one.
+    pub oom_kills: Option<u64>,
+    /// Processes and threads of the tightest pids cgroup, and its limit. `None`: nobody counts them.
+    pub pids: Option<u64>,
+    pub pids_limit: Option<u64>,
+    /// Open files of the whole host, and the kernel's limit.
+    pub open_files: Option<u64>,
+    pub open_files_limit: Option<u64>,
+    /// Network interfaces of this namespace, by name, without loopback.
+    pub interfaces: Vec<Interface>,
+    /// Since the boot of the host, in seconds.
+    pub uptime_s: Option<u64>,
+    /// The agent itself.
+    pub agent: AgentUse,
+}
+
+/// Shares of the last ten seconds in which tasks waited, in percent, and the total since boot: of the
+/// container's own cgroup where it has such a file, else of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some_avg10_pct: f32,
+    pub some_total_us: u64,
+    /// Every task waited. `None` for a kernel that does not say so of CPUs.
+    pub full_avg10_pct: Option<f32>,
+    pub full_total_us: Option<u64>,
+}
+
+/// Counters of one network interface, since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Interface {
+    pub name: String,
+    pub received_bytes: u64,
+    pub received_errors: u64,
+    pub received_drops: u64,
+    pub sent_bytes: u64,
+    pub sent_errors: u64,
+    pub sent_drops: u64,
+}
+
+/// What the agent's own process uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct AgentUse {
+    pub memory_bytes: Option<u64>,
+    /// Since the sample before, in percent of one CPU. `None` in the first one.
+    pub cpu_pct: Option<f32>,
+    pub open_files: Option<u64>,
+    pub open_files_limit: Option<u64>,
 }
 
 /// Reads the facts. Takes some small files and blocks on nothing but the kernel.
@@ -164,6 +218,7 @@ impl HostCollector {
             mem_total_bytes: memory.total,
             load1: text(&self.roots.proc.join("loadavg")).as_deref().and_then(parse_load1),
             shm_free_bytes: shm(&self.roots).map(|space| space.free),
+            ..HostSample::default()
         }
     }
 

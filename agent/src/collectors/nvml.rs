@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
+pub use super::accelerator::{GpuIdentity, GpuSample, XidEvent};
 pub use visible::usable;
 
 use worker::{Request, Startup};
@@ -28,61 +29,6 @@ const LIBRARY_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
 /// Requests that may wait for the NVML thread. One caller each of sampling, events, identity and doctor.
 const QUEUE: usize = 4;
-
-/// What stays the same about a GPU while it is in this node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct GpuIdentity {
-    /// NVML's index in this container; not stable over a restart of the container.
-    pub index: u32,
-    /// `GPU-...`, unique in the world.
-    pub uuid: String,
-    /// Marketing name, e.g. `NVIDIA H100 80GB HBM3`.
-    pub name: String,
-    /// Total frame buffer in bytes.
-    pub memory_bytes: u64,
-    /// `domain:bus:device.function` in hexadecimal.
-    pub pci_bus_id: Option<String>,
-    /// N of `/dev/nvidiaN`.
-    pub minor: Option<u32>,
-}
-
-/// One reading of one GPU. A value that could not be read is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct GpuSample {
-    /// The GPU that was read.
-    pub uuid: String,
-    /// NVML says that the GPU has fallen off the bus.
-    pub lost: bool,
-    /// Share of time with a kernel running, in percent.
-    pub utilization_pct: Option<f32>,
-    /// Share of time in which device memory was read or written, in percent.
-    pub memory_utilization_pct: Option<f32>,
-    /// Frame buffer in use, in bytes, without the driver's reserve.
-    pub memory_used_bytes: Option<u64>,
-    /// Frame buffer, in bytes.
-    pub memory_total_bytes: Option<u64>,
-    /// Core temperature in degrees Celsius.
-    pub temperature_c: Option<f32>,
-    /// Power drawn, in watts.
-    pub power_w: Option<f32>,
-    /// Power limit that is enforced, in watts.
-    pub power_limit_w: Option<f32>,
-    /// SM clock in MHz.
-    pub sm_clock_mhz: Option<u32>,
-    /// Memory clock in MHz.
-    pub mem_clock_mhz: Option<u32>,
-    /// Compute processes, as NVML names them: from inside a container these may be pids of the host.
-    pub processes: Option<Vec<u32>>,
-}
-
-/// A critical error that the driver reported.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct XidEvent {
-    /// The GPU that the error is about.
-    pub uuid: String,
-    /// NVIDIA's error code; `None` when the driver itself calls it unknown.
-    pub xid: Option<u64>,
-}
 
 /// What the driver says about itself. A value that could not be read is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{DoctorLine, Level, NvmlState, Subject};
+use crate::collectors::accelerator::GpuProcess;
 use crate::collectors::nvml::{
     DriverFacts, GpuIdentity, GpuSample, NvmlCollector, NvmlError, usable,
 };
@@ -63,9 +64,12 @@ fn processes(samples: &[GpuSample]) -> Processes {
     if samples.is_empty() {
         return Processes::NoGpu;
     }
-    let lists: Option<Vec<&Vec<u32>>> = samples.iter().map(|s| s.processes.as_ref()).collect();
+    let lists: Option<Vec<&Vec<GpuProcess>>> =
+        samples.iter().map(|s| s.processes.as_ref()).collect();
     match lists {
-        Some(lists) => Processes::Seen(lists.into_iter().flatten().copied().collect()),
+        Some(lists) => {
+            Processes::Seen(lists.into_iter().flatten().map(|process| process.pid).collect())
+        }
         None => Processes::Unreadable,
     }
 }
@@ -179,6 +183,7 @@ fn xid_events(open: &Open) -> DoctorLine {
 #[cfg(test)]
 mod tests {
     use super::{Open, Processes, found, processes, xid_events};
+    use crate::collectors::accelerator::{GpuProcess, Owner};
     use crate::collectors::nvml::{DriverFacts, GpuIdentity, GpuSample};
     use crate::doctor::Level;
 
@@ -225,7 +230,11 @@ mod tests {
 
     #[test]
     fn one_gpu_without_a_process_list_makes_the_lists_unreadable() {
-        let with = |pids: Option<Vec<u32>>| GpuSample { processes: pids, ..GpuSample::default() };
+        let process = |pid| GpuProcess { pid, used_bytes: None, owner: Owner::Unknown };
+        let with = |pids: Option<Vec<u32>>| GpuSample {
+            processes: pids.map(|pids| pids.into_iter().map(process).collect()),
+            ..GpuSample::default()
+        };
         let both = [with(Some(vec![3])), with(Some(vec![3, 4]))];
         assert!(matches!(processes(&both), Processes::Seen(pids) if pids.len() == 2));
         let one = [with(Some(vec![3])), with(None)];

@@ -8,8 +8,8 @@ use gangline_common::request::{RequestError, ask};
 use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
 use gangline_common::wire::tlv::{Handshake, REFUSE_BUSY, REFUSE_CLONE, REFUSE_TOKEN};
 use gangline_common::wire::v1::{
-    AgentMessage, CoordinatorMessage, DesiredGang, HeartbeatAck, HostSample, LOG_CHUNK_BYTES,
-    LogAck, NodeReport, NodeSample, Order, Renewed,
+    AgentMessage, CoordinatorMessage, DesiredGang, HeartbeatAck, LOG_CHUNK_BYTES, LogAck,
+    NodeReport, NodeSample, Order, Renewed,
 };
 use tokio::task::JoinHandle;
 
@@ -321,7 +321,7 @@ async fn a_silent_coordinator_is_left() {
                 matches!(m, AgentMessage::Heartbeat(b) if b.sequence == sequence).then_some(())
             })
             .await;
-        session.send(CoordinatorMessage::HeartbeatAck(HeartbeatAck { sequence })).await;
+        session.send(CoordinatorMessage::HeartbeatAck(HeartbeatAck { sequence, wall_ms: 0 })).await;
     }
     let (_, text) = session.connection.closed().await;
     assert!(text.contains("no heartbeat"), "{text}");
@@ -521,7 +521,7 @@ async fn samples_have_a_stream_of_their_own_and_tell_what_is_missing() {
     let coordinator = TestCoordinator::start();
     let agent = Agent::start(coordinator.joined());
     let session = coordinator.session().await;
-    let sample = NodeSample { wall_ms: 5, dropped: 0, host: HostSample::default(), gpus: vec![] };
+    let sample = NodeSample { wall_ms: 5, ..NodeSample::default() };
     agent.samples.send_replace(Some(Arc::new(Numbered { number: 4, sample })));
     let stream = session.connection.accept_uni().await.unwrap();
     let (kind, mut stream) = stream.identify().await.unwrap();

@@ -15,9 +15,9 @@ pub mod v1;
 /// ALPN protocol name: the major version of the protocol.
 pub const ALPN: &[u8] = b"gangline/1";
 /// Newest minor version that this build speaks.
-pub const MINOR: u32 = 3;
+pub const MINOR: u32 = 4;
 /// Oldest minor version that this build still speaks.
-pub const MINOR_OLDEST: u32 = 3;
+pub const MINOR_OLDEST: u32 = 4;
 
 /// Why bytes from a peer are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -519,6 +519,8 @@ impl Assignment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeartbeatAck {
     pub sequence: u64,
+    /// The coordinator's wall clock as it answers.
+    pub wall_ms: u64,
 }
 
 /// Everything before `offset` of this log file is durable.
@@ -539,16 +541,23 @@ pub struct Renewed {
 
 // ---------------------------------------------------------------- data plane
 
-/// One reading of a node; newest wins.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One reading of a node; newest wins. Everything that was read goes to the health rules of the agent
+/// and into its metrics page; this is what screens and job metrics need of it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct NodeSample {
     pub wall_ms: u64,
     /// Samples that were dropped since the last one that was sent.
     pub dropped: u32,
+    /// When the next one is due: 1000, and more while the agent has too little CPU or the
+    /// coordinator does not keep up.
+    pub interval_ms: u32,
     pub host: HostSample,
     pub gpus: Vec<GpuSample>,
+    pub ports: Vec<PortSample>,
+    pub collectors: Vec<CollectorSample>,
 }
 
+/// The host as this container sees it; a reading that failed is absent. Counters may begin anew.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct HostSample {
     pub cpu_busy_pct: Option<f32>,
@@ -556,20 +565,145 @@ pub struct HostSample {
     pub memory_total_bytes: Option<u64>,
     pub load1: Option<f32>,
     pub shm_free_bytes: Option<u64>,
+    /// Share of the last ten seconds in which some task waited for a CPU, in percent.
+    pub cpu_pressure_pct: Option<f32>,
+    /// The same, in which every task waited for memory.
+    pub memory_pressure_pct: Option<f32>,
+    /// The same, in which every task waited for a disk.
+    pub io_pressure_pct: Option<f32>,
+    /// Tasks that the kernel killed in this container for want of memory.
+    pub oom_kills: Option<u64>,
+    /// Processes and threads of this container.
+    pub pids: Option<u64>,
+    /// All interfaces but loopback.
+    pub network_received_bytes: Option<u64>,
+    pub network_sent_bytes: Option<u64>,
+    /// Free space of the state directory, of the temp root and of the shared root.
+    pub state_free_bytes: Option<u64>,
+    pub temp_free_bytes: Option<u64>,
+    pub shared_free_bytes: Option<u64>,
+    /// What this node's clock is ahead of the coordinator's.
+    pub clock_offset_ms: Option<i64>,
+    /// The agent itself.
+    pub agent_memory_bytes: Option<u64>,
+    pub agent_cpu_pct: Option<f32>,
 }
 
-/// One GPU; a reading that failed is absent.
+/// One GPU; a reading that failed is absent. Counters are the driver's and may begin anew.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GpuSample {
     pub uuid: GpuId,
+    /// The driver says that it has fallen off the bus.
+    pub lost: bool,
     pub utilization_pct: Option<f32>,
+    /// Share of time in which device memory was read or written.
+    pub memory_utilization_pct: Option<f32>,
     pub memory_used_bytes: Option<u64>,
     pub memory_total_bytes: Option<u64>,
     pub temperature_c: Option<f32>,
+    pub memory_temperature_c: Option<f32>,
     pub power_w: Option<f32>,
     pub power_limit_w: Option<f32>,
+    pub energy_mj: Option<u64>,
     pub sm_clock_mhz: Option<u32>,
     pub memory_clock_mhz: Option<u32>,
+    /// Why clocks are low: NVML's bits.
+    pub clock_reasons: Option<u64>,
+    /// Shares of time of the profiling counters, 0 to 1.
+    pub sm_active: Option<f32>,
+    pub tensor_active: Option<f32>,
+    pub dram_active: Option<f32>,
+    pub pcie_received_bytes_per_s: Option<u64>,
+    pub pcie_sent_bytes_per_s: Option<u64>,
+    pub nvlink_received_bytes_per_s: Option<u64>,
+    pub nvlink_sent_bytes_per_s: Option<u64>,
+    /// Links that exist and are not active.
+    pub nvlinks_down: Option<u32>,
+    /// CRC, replay and recovery errors of all links.
+    pub nvlink_errors: Option<u64>,
+    /// Errors of memory since the driver was loaded.
+    pub ecc_corrected: Option<u64>,
+    pub ecc_uncorrected: Option<u64>,
+    pub pcie_replays: Option<u32>,
+    /// Newest critical error since the agent began, and how many there were.
+    pub last_xid: Option<u64>,
+    pub xids: u32,
+    /// Compute processes; those of no gang among them.
+    pub processes: Option<u32>,
+    pub foreign_processes: Option<u32>,
+}
+
+impl GpuSample {
+    /// A GPU of which nothing could be read.
+    #[must_use]
+    pub fn unread(uuid: GpuId) -> Self {
+        GpuSample {
+            uuid,
+            lost: false,
+            utilization_pct: None,
+            memory_utilization_pct: None,
+            memory_used_bytes: None,
+            memory_total_bytes: None,
+            temperature_c: None,
+            memory_temperature_c: None,
+            power_w: None,
+            power_limit_w: None,
+            energy_mj: None,
+            sm_clock_mhz: None,
+            memory_clock_mhz: None,
+            clock_reasons: None,
+            sm_active: None,
+            tensor_active: None,
+            dram_active: None,
+            pcie_received_bytes_per_s: None,
+            pcie_sent_bytes_per_s: None,
+            nvlink_received_bytes_per_s: None,
+            nvlink_sent_bytes_per_s: None,
+            nvlinks_down: None,
+            nvlink_errors: None,
+            ecc_corrected: None,
+            ecc_uncorrected: None,
+            pcie_replays: None,
+            last_xid: None,
+            xids: 0,
+            processes: None,
+            foreign_processes: None,
+        }
+    }
+}
+
+/// One port of an RDMA device; a reading that failed is absent. Counters are the device's and may
+/// begin anew.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PortSample {
+    pub device: String,
+    pub port: u32,
+    /// Carries Ethernet (RoCE), not InfiniBand.
+    pub ethernet: Option<bool>,
+    /// InfiniBand's number: 1 down, 2 init, 3 armed, 4 active.
+    pub state: Option<u8>,
+    /// InfiniBand's number: 2 polling, 3 disabled, 5 link up.
+    pub physical_state: Option<u8>,
+    pub rate_bytes_per_s: Option<u64>,
+    pub received_bytes: Option<u64>,
+    pub sent_bytes: Option<u64>,
+    /// Symbol, receive, integrity, overrun, retry and work request errors together.
+    pub errors: Option<u64>,
+    pub link_downed: Option<u64>,
+    /// Packets marked or notified because of congestion; ticks of waiting on InfiniBand.
+    pub congestion: Option<u64>,
+}
+
+/// How one collector fares.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CollectorSample {
+    pub name: String,
+    /// Its last reading succeeded and none is overdue.
+    pub success: bool,
+    /// How long the last reading took.
+    pub duration_us: u32,
+    /// Since the last reading that succeeded; absent before the first.
+    pub age_ms: Option<u32>,
 }
 
 /// Bytes of a log file at an offset; writing it twice changes nothing.

@@ -448,8 +448,9 @@ pub const DESIRED_GANG_STOP: &str = "
     01 ; Stop";
 
 pub const HEARTBEAT_ACK: &str = "
-    22 00000001 ; HeartbeatAck, 1 bytes
-    fa ; sequence 250";
+    22 0000000a ; HeartbeatAck, 10 bytes
+    fa ; sequence 250
+    fd7bc02cc899010000 ; wall_ms 1760000000123";
 
 pub const LOG_ACK: &str = "
     23 00000019 ; LogAck, 25 bytes
@@ -465,44 +466,148 @@ pub const RENEWED: &str = "
     02 3002 ; ca";
 
 pub const SAMPLE_FULL: &str = "
-    30 00000067 ; Sample, 103 bytes
+    30 0000016e ; Sample, 366 bytes
     fd7bc02cc899010000 ; wall_ms 1760000000123
     02 ; dropped 2
+    fbe803 ; interval_ms 1000
     01 00004841 ; cpu_busy_pct 12.5
     01 fb0004 ; memory_used_bytes 1024
     01 fd0000000000010000 ; memory_total_bytes 1099511627776
     01 0000403f ; load1 0.75
     01 00 ; shm_free_bytes 0
+    01 0000c03f ; cpu_pressure_pct 1.5
+    01 0000803e ; memory_pressure_pct 0.25
+    01 00004040 ; io_pressure_pct 3.0
+    01 02 ; oom_kills 2
+    01 fa ; pids 250
+    01 fbfb00 ; network_received_bytes 251
+    01 fc00000100 ; network_sent_bytes 65536
+    01 fc00000040 ; state_free_bytes 1073741824
+    01 fc00000080 ; temp_free_bytes 2147483648
+    01 fd0000000000000400 ; shared_free_bytes 1125899906842624
+    01 05 ; clock_offset_ms -3
+    01 fc00009000 ; agent_memory_bytes 9437184
+    01 0000003f ; agent_cpu_pct 0.5
     02 ; gpus: 2
-    06 4750552d6161 ; uuid `GPU-aa`
+    064750552d6161 ; uuid `GPU-aa`
+    00 ; lost false
     01 0000c742 ; utilization_pct 99.5
+    01 00005842 ; memory_utilization_pct 54.0
     01 fc00000100 ; memory_used_bytes 65536
     01 fd0000000014000000 ; memory_total_bytes 85899345920
     01 00007442 ; temperature_c 61.0
+    01 00009042 ; memory_temperature_c 72.0
     01 0020af43 ; power_w 350.25
     01 00002f44 ; power_limit_w 700.0
+    01 fc15cd5b07 ; energy_mj 123456789
     01 fbbc07 ; sm_clock_mhz 1980
     01 fb3b0a ; memory_clock_mhz 2619
-    06 4750552d6262 ; uuid `GPU-bb`
+    01 40 ; clock_reasons 64
+    01 0000603f ; sm_active 0.875
+    01 0000003f ; tensor_active 0.5
+    01 0000203f ; dram_active 0.625
+    01 fc00001000 ; pcie_received_bytes_per_s 1048576
+    01 fc00002000 ; pcie_sent_bytes_per_s 2097152
+    01 fd0000000002000000 ; nvlink_received_bytes_per_s 8589934592
+    01 fd0000000004000000 ; nvlink_sent_bytes_per_s 17179869184
+    01 01 ; nvlinks_down 1
+    01 11 ; nvlink_errors 17
+    01 05 ; ecc_corrected 5
+    01 00 ; ecc_uncorrected 0
+    01 03 ; pcie_replays 3
+    01 4f ; last_xid 79
+    02 ; xids 2
+    01 03 ; processes 3
+    01 01 ; foreign_processes 1
+    064750552d6262 ; uuid `GPU-bb`
+    01 ; lost true
     00 ; utilization_pct absent
+    00 ; memory_utilization_pct absent
     00 ; memory_used_bytes absent
     00 ; memory_total_bytes absent
     00 ; temperature_c absent
+    00 ; memory_temperature_c absent
     00 ; power_w absent
     00 ; power_limit_w absent
+    00 ; energy_mj absent
     00 ; sm_clock_mhz absent
-    00 ; memory_clock_mhz absent";
+    00 ; memory_clock_mhz absent
+    00 ; clock_reasons absent
+    00 ; sm_active absent
+    00 ; tensor_active absent
+    00 ; dram_active absent
+    00 ; pcie_received_bytes_per_s absent
+    00 ; pcie_sent_bytes_per_s absent
+    00 ; nvlink_received_bytes_per_s absent
+    00 ; nvlink_sent_bytes_per_s absent
+    00 ; nvlinks_down absent
+    00 ; nvlink_errors absent
+    00 ; ecc_corrected absent
+    00 ; ecc_uncorrected absent
+    00 ; pcie_replays absent
+    00 ; last_xid absent
+    00 ; xids 0
+    00 ; processes absent
+    00 ; foreign_processes absent
+    02 ; ports: 2
+    066d6c78355f30 ; device `mlx5_0`
+    01 ; port 1
+    01 00 ; ethernet false
+    01 04 ; state 4
+    01 05 ; physical_state 5
+    01 fd00743ba40b000000 ; rate_bytes_per_s 50000000000
+    01 fd0000000000010000 ; received_bytes 1099511627776
+    01 fd0000000000020000 ; sent_bytes 2199023255552
+    01 07 ; errors 7
+    01 01 ; link_downed 1
+    01 fb2c01 ; congestion 300
+    0472786530 ; device `rxe0`
+    01 ; port 1
+    00 ; ethernet absent
+    00 ; state absent
+    00 ; physical_state absent
+    00 ; rate_bytes_per_s absent
+    00 ; received_bytes absent
+    00 ; sent_bytes absent
+    00 ; errors absent
+    00 ; link_downed absent
+    00 ; congestion absent
+    02 ; collectors: 2
+    04686f7374 ; name `host`
+    01 ; success true
+    fb5e01 ; duration_us 350
+    01 0c ; age_ms 12
+    0472646d61 ; name `rdma`
+    00 ; success false
+    fcc0e1e400 ; duration_us 15000000
+    00 ; age_ms absent";
 
 pub const SAMPLE_BLIND: &str = "
-    30 00000008 ; Sample, 8 bytes
+    30 00000018 ; Sample, 24 bytes
     00 ; wall_ms 0
     00 ; dropped 0
+    00 ; interval_ms 0
     00 ; cpu_busy_pct absent
     00 ; memory_used_bytes absent
     00 ; memory_total_bytes absent
     00 ; load1 absent
     00 ; shm_free_bytes absent
-    00 ; gpus: 0";
+    00 ; cpu_pressure_pct absent
+    00 ; memory_pressure_pct absent
+    00 ; io_pressure_pct absent
+    00 ; oom_kills absent
+    00 ; pids absent
+    00 ; network_received_bytes absent
+    00 ; network_sent_bytes absent
+    00 ; state_free_bytes absent
+    00 ; temp_free_bytes absent
+    00 ; shared_free_bytes absent
+    00 ; clock_offset_ms absent
+    00 ; agent_memory_bytes absent
+    00 ; agent_cpu_pct absent
+    00 ; gpus: 0
+    00 ; ports: 0
+    00 ; collectors: 0";
 
 pub const LOG_CHUNK: &str = "
     31 00000024 ; LogChunk, 36 bytes

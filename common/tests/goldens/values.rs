@@ -439,7 +439,7 @@ pub fn desired_gang_stop() -> CoordinatorMessage {
 }
 
 pub fn heartbeat_ack() -> CoordinatorMessage {
-    CoordinatorMessage::HeartbeatAck(HeartbeatAck { sequence: 250 })
+    CoordinatorMessage::HeartbeatAck(HeartbeatAck { sequence: 250, wall_ms: 1_760_000_000_123 })
 }
 
 pub fn log_ack() -> CoordinatorMessage {
@@ -458,42 +458,97 @@ pub fn sample_full() -> NodeSample {
     NodeSample {
         wall_ms: 1_760_000_000_123,
         dropped: 2,
+        interval_ms: 1000,
         host: HostSample {
             cpu_busy_pct: Some(12.5),
             memory_used_bytes: Some(1024),
             memory_total_bytes: Some(1 << 40),
             load1: Some(0.75),
             shm_free_bytes: Some(0),
+            cpu_pressure_pct: Some(1.5),
+            memory_pressure_pct: Some(0.25),
+            io_pressure_pct: Some(3.0),
+            oom_kills: Some(2),
+            pids: Some(250),
+            network_received_bytes: Some(251),
+            network_sent_bytes: Some(65_536),
+            state_free_bytes: Some(1 << 30),
+            temp_free_bytes: Some(2 << 30),
+            shared_free_bytes: Some(1 << 50),
+            clock_offset_ms: Some(-3),
+            agent_memory_bytes: Some(9 << 20),
+            agent_cpu_pct: Some(0.5),
         },
         gpus: vec![
             GpuSample {
                 uuid: gpu("GPU-aa"),
+                lost: false,
                 utilization_pct: Some(99.5),
+                memory_utilization_pct: Some(54.0),
                 memory_used_bytes: Some(65_536),
                 memory_total_bytes: Some(80 << 30),
                 temperature_c: Some(61.0),
+                memory_temperature_c: Some(72.0),
                 power_w: Some(350.25),
                 power_limit_w: Some(700.0),
+                energy_mj: Some(123_456_789),
                 sm_clock_mhz: Some(1980),
                 memory_clock_mhz: Some(2619),
+                clock_reasons: Some(64),
+                sm_active: Some(0.875),
+                tensor_active: Some(0.5),
+                dram_active: Some(0.625),
+                pcie_received_bytes_per_s: Some(1 << 20),
+                pcie_sent_bytes_per_s: Some(2 << 20),
+                nvlink_received_bytes_per_s: Some(1 << 33),
+                nvlink_sent_bytes_per_s: Some(16 << 30),
+                nvlinks_down: Some(1),
+                nvlink_errors: Some(17),
+                ecc_corrected: Some(5),
+                ecc_uncorrected: Some(0),
+                pcie_replays: Some(3),
+                last_xid: Some(79),
+                xids: 2,
+                processes: Some(3),
+                foreign_processes: Some(1),
             },
-            GpuSample {
-                uuid: gpu("GPU-bb"),
-                utilization_pct: None,
-                memory_used_bytes: None,
-                memory_total_bytes: None,
-                temperature_c: None,
-                power_w: None,
-                power_limit_w: None,
-                sm_clock_mhz: None,
-                memory_clock_mhz: None,
+            GpuSample { lost: true, ..GpuSample::unread(gpu("GPU-bb")) },
+        ],
+        ports: vec![
+            PortSample {
+                device: "mlx5_0".into(),
+                port: 1,
+                ethernet: Some(false),
+                state: Some(4),
+                physical_state: Some(5),
+                rate_bytes_per_s: Some(50_000_000_000),
+                received_bytes: Some(1 << 40),
+                sent_bytes: Some(1 << 41),
+                errors: Some(7),
+                link_downed: Some(1),
+                congestion: Some(300),
+            },
+            PortSample { device: "rxe0".into(), port: 1, ..PortSample::default() },
+        ],
+        collectors: vec![
+            CollectorSample {
+                name: "host".into(),
+                success: true,
+                duration_us: 350,
+                age_ms: Some(12),
+            },
+            CollectorSample {
+                name: "rdma".into(),
+                success: false,
+                duration_us: 15_000_000,
+                age_ms: None,
             },
         ],
     }
 }
 
 pub fn sample_blind() -> NodeSample {
-    NodeSample { wall_ms: 0, dropped: 0, host: HostSample::default(), gpus: Vec::new() }
+    NodeSample::default()
 }
 
 pub fn log_chunk() -> LogChunk {

@@ -7,6 +7,7 @@ use gangline_common::ids::{
 };
 use gangline_common::wire::request::*;
 use gangline_common::wire::v1::*;
+use proptest::array;
 use proptest::collection::vec;
 use proptest::option::of;
 use proptest::prelude::*;
@@ -374,8 +375,9 @@ pub fn coordinator_message() -> impl Strategy<Value = CoordinatorMessage> {
             CoordinatorMessage::DesiredHeader(DesiredHeader { generation, count })
         }),
         desired_gang.prop_map(CoordinatorMessage::DesiredGang),
-        any::<u64>()
-            .prop_map(|sequence| CoordinatorMessage::HeartbeatAck(HeartbeatAck { sequence })),
+        (any::<u64>(), any::<u64>()).prop_map(|(sequence, wall_ms)| {
+            CoordinatorMessage::HeartbeatAck(HeartbeatAck { sequence, wall_ms })
+        }),
         (key(), text(), any::<u64>()).prop_map(|(key, file, offset)| {
             CoordinatorMessage::LogAck(LogAck { key, file, offset })
         }),
@@ -386,37 +388,119 @@ pub fn coordinator_message() -> impl Strategy<Value = CoordinatorMessage> {
 
 /// Any reading of a node.
 pub fn sample() -> impl Strategy<Value = NodeSample> {
-    let host = (of(float()), of(any::<u64>()), of(any::<u64>()), of(float()), of(any::<u64>()))
-        .prop_map(
-            |(cpu_busy_pct, memory_used_bytes, memory_total_bytes, load1, shm_free_bytes)| {
-                HostSample {
-                    cpu_busy_pct,
-                    memory_used_bytes,
-                    memory_total_bytes,
-                    load1,
-                    shm_free_bytes,
-                }
-            },
-        );
-    let numbers = (of(any::<u64>()), of(any::<u64>()), of(any::<u32>()), of(any::<u32>()));
-    let floats = (of(float()), of(float()), of(float()), of(float()));
-    let gpu = (gpu(), numbers, floats).prop_map(|(uuid, numbers, floats)| {
-        let (memory_used_bytes, memory_total_bytes, sm_clock_mhz, memory_clock_mhz) = numbers;
-        let (utilization_pct, temperature_c, power_w, power_limit_w) = floats;
-        GpuSample {
-            uuid,
-            utilization_pct,
-            memory_used_bytes,
-            memory_total_bytes,
-            temperature_c,
-            power_w,
-            power_limit_w,
-            sm_clock_mhz,
-            memory_clock_mhz,
+    let numbers = (any::<u64>(), any::<u32>(), any::<u32>());
+    (numbers, host(), vec(gpu_sample(), 0..9), vec(port(), 0..9), vec(collector(), 0..9)).prop_map(
+        |((wall_ms, dropped, interval_ms), host, gpus, ports, collectors)| NodeSample {
+            wall_ms,
+            dropped,
+            interval_ms,
+            host,
+            gpus,
+            ports,
+            collectors,
+        },
+    )
+}
+
+fn host() -> impl Strategy<Value = HostSample> {
+    (floats::<6>(), larges::<11>(), of(any::<i64>())).prop_map(|(floats, large, signed)| {
+        HostSample {
+            cpu_busy_pct: floats[0],
+            memory_used_bytes: large[0],
+            memory_total_bytes: large[1],
+            load1: floats[1],
+            shm_free_bytes: large[2],
+            cpu_pressure_pct: floats[2],
+            memory_pressure_pct: floats[3],
+            io_pressure_pct: floats[4],
+            oom_kills: large[3],
+            pids: large[4],
+            network_received_bytes: large[5],
+            network_sent_bytes: large[6],
+            state_free_bytes: large[7],
+            temp_free_bytes: large[8],
+            shared_free_bytes: large[9],
+            clock_offset_ms: signed,
+            agent_memory_bytes: large[10],
+            agent_cpu_pct: floats[5],
         }
-    });
-    (any::<u64>(), any::<u32>(), host, vec(gpu, 0..9))
-        .prop_map(|(wall_ms, dropped, host, gpus)| NodeSample { wall_ms, dropped, host, gpus })
+    })
+}
+
+fn gpu_sample() -> impl Strategy<Value = GpuSample> {
+    let own = (gpu(), any::<bool>(), any::<u32>());
+    (own, floats::<9>(), larges::<12>(), array::uniform6(of(any::<u32>()))).prop_map(
+        |((uuid, lost, xids), floats, large, small)| GpuSample {
+            uuid,
+            lost,
+            utilization_pct: floats[0],
+            memory_utilization_pct: floats[1],
+            memory_used_bytes: large[0],
+            memory_total_bytes: large[1],
+            temperature_c: floats[2],
+            memory_temperature_c: floats[3],
+            power_w: floats[4],
+            power_limit_w: floats[5],
+            energy_mj: large[2],
+            sm_clock_mhz: small[0],
+            memory_clock_mhz: small[1],
+            clock_reasons: large[3],
+            sm_active: floats[6],
+            tensor_active: floats[7],
+            dram_active: floats[8],
+            pcie_received_bytes_per_s: large[4],
+            pcie_sent_bytes_per_s: large[5],
+            nvlink_received_bytes_per_s: large[6],
+            nvlink_sent_bytes_per_s: large[7],
+            nvlinks_down: small[2],
+            nvlink_errors: large[8],
+            ecc_corrected: large[9],
+            ecc_uncorrected: large[10],
+            pcie_replays: small[3],
+            last_xid: large[11],
+            processes: small[4],
+            foreign_processes: small[5],
+            xids,
+        },
+    )
+}
+
+fn port() -> impl Strategy<Value = PortSample> {
+    let small = (of(any::<bool>()), of(any::<u8>()), of(any::<u8>()));
+    (text(), any::<u32>(), small, larges::<6>()).prop_map(
+        |(device, port, (ethernet, state, physical_state), large)| PortSample {
+            device,
+            port,
+            ethernet,
+            state,
+            physical_state,
+            rate_bytes_per_s: large[0],
+            received_bytes: large[1],
+            sent_bytes: large[2],
+            errors: large[3],
+            link_downed: large[4],
+            congestion: large[5],
+        },
+    )
+}
+
+fn collector() -> impl Strategy<Value = CollectorSample> {
+    (text(), any::<bool>(), any::<u32>(), of(any::<u32>())).prop_map(
+        |(name, success, duration_us, age_ms)| CollectorSample {
+            name,
+            success,
+            duration_us,
+            age_ms,
+        },
+    )
+}
+
+fn floats<const N: usize>() -> impl Strategy<Value = [Option<f32>; N]> {
+    array::UniformArrayStrategy::new(of(float()))
+}
+
+fn larges<const N: usize>() -> impl Strategy<Value = [Option<u64>; N]> {
+    array::UniformArrayStrategy::new(of(any::<u64>()))
 }
 
 /// Any piece of a log.

@@ -5,12 +5,17 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender};
 
+use gangline_common::time::Timestamp;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError as WrapperError;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, EventSet, Nvml};
 use tokio::sync::oneshot;
+
+use crate::collectors::accelerator::{GpuProcess, Owner};
 
 use super::{Busy, DriverFacts, GpuIdentity, GpuSample, LIBRARY_NAMES, NvmlError, XidEvent};
 
@@ -56,7 +61,7 @@ pub(super) fn run(
     // Nobody listens any more when the start took too long; then the queue is closed too and the loop ends.
     let _ = started.send(outcome);
     let Some(nvml) = nvml else { return };
-    let mut gpus = Gpus { nvml: &nvml, slots: Vec::new() };
+    let mut gpus = Gpus { nvml: &nvml, slots: Vec::new(), events: 0 };
     while let Ok(request) = queue.recv() {
         busy.begin();
         gpus.answer(request);
@@ -99,6 +104,8 @@ fn is_absence(reason: &str, library: &str) -> bool {
 struct Gpus<'nvml> {
     nvml: &'nvml Nvml,
     slots: Vec<Slot<'nvml>>,
+    /// Events taken so far.
+    events: u64,
 }
 
 /// One index. The identity is asked for until it is known; the event set exists if the GPU reports Xids.
@@ -183,7 +190,9 @@ impl<'nvml> Gpus<'nvml> {
                     Some(XidError::Value(code)) => Some(code),
                     Some(XidError::Unknown) | None => None,
                 };
-                found.push(XidEvent { uuid: gpu.uuid.clone(), xid });
+                self.events += 1;
+                let (sequence, at) = (self.events, Timestamp::now());
+                found.push(XidEvent { sequence, at, uuid: gpu.uuid.clone(), xid });
             }
         }
         Ok(found)
@@ -253,7 +262,7 @@ fn sample(nvml: &Nvml, gpu: &GpuIdentity) -> GpuSample {
     sample.sm_clock_mhz = read(device.clock_info(Clock::SM), &mut lost);
     sample.mem_clock_mhz = read(device.clock_info(Clock::Memory), &mut lost);
     sample.processes = read(device.running_compute_processes(), &mut lost)
-        .map(|processes| processes.iter().map(|process| process.pid).collect());
+        .map(|processes| processes.iter().map(process).collect());
     sample.lost = lost;
     sample
 }
@@ -264,6 +273,14 @@ fn read<T>(reading: Result<T, WrapperError>, lost: &mut bool) -> Option<T> {
         *lost = true;
     }
     reading.ok()
+}
+
+fn process(process: &ProcessInfo) -> GpuProcess {
+    let used_bytes = match process.used_gpu_memory {
+        UsedGpuMemory::Used(bytes) => Some(bytes),
+        UsedGpuMemory::Unavailable => None,
+    };
+    GpuProcess { pid: process.pid, used_bytes, owner: Owner::Unknown }
 }
 
 fn watts(milliwatts: u32) -> f32 {

@@ -1,0 +1,290 @@
+//! What every kind of accelerator tells about itself, whoever makes it. The kind is chosen at run time by the
+//! driver that is found: NVIDIA's today; a CPU node has none.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use gangline_common::ids::MemberKey;
+use gangline_common::time::Timestamp;
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::nvml::{DriverFacts, NvmlError};
+
+/// Critical errors that wait for their reader; beyond that they wait inside the driver.
+pub const EVENTS: usize = 256;
+
+/// An answer that takes a while.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, NvmlError>> + Send + 'a>>;
+
+/// One kind of accelerator, opened.
+pub trait Accelerator: Send + Sync {
+    /// Whose it is, e.g. `nvidia`.
+    fn kind(&self) -> &'static str;
+
+    /// What stays the same about the GPUs, by index.
+    fn identity(&self) -> Answer<'_, Vec<GpuIdentity>>;
+
+    /// One reading of each GPU. Counters and gauges are read each time, what changes slowly at most every ten
+    /// seconds.
+    fn sample(&self) -> Answer<'_, Vec<GpuSample>>;
+
+    /// Versions and counts of the driver.
+    fn driver(&self) -> Answer<'_, DriverFacts>;
+
+    /// Critical errors, each once and in order; `None` when they were taken before.
+    fn events(&self) -> Option<mpsc::Receiver<XidEvent>>;
+}
+
+/// What stays the same about a GPU while it is in this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuIdentity {
+    /// NVML's index in this container; not stable over a restart of the container.
+    pub index: u32,
+    /// `GPU-...`, unique in the world.
+    pub uuid: String,
+    /// Marketing name, e.g. `NVIDIA H100 80GB HBM3`.
+    pub name: String,
+    /// Total frame buffer in bytes.
+    pub memory_bytes: u64,
+    /// `domain:bus:device.function` in hexadecimal.
+    pub pci_bus_id: Option<String>,
+    /// N of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+}
+
+/// One reading of one GPU. A value that could not be read is `None`. Counters are the driver's: they may begin
+/// anew with the driver or with a reset of the GPU.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GpuSample {
+    /// The GPU that was read.
+    pub uuid: String,
+    /// NVML says that the GPU has fallen off the bus.
+    pub lost: bool,
+    /// NVML says that nothing works before a reset of the GPU.
+    pub reset_required: bool,
+    /// Share of time with a kernel running, in percent.
+    pub utilization_pct: Option<f32>,
+    /// Share of time in which device memory was read or written, in percent.
+    pub memory_utilization_pct: Option<f32>,
+    /// Share of time of the video encoder and decoder, in percent.
+    pub encoder_pct: Option<f32>,
+    pub decoder_pct: Option<f32>,
+    /// Frame buffer in use, in bytes, without the driver's reserve.
+    pub memory_used_bytes: Option<u64>,
+    /// Frame buffer, in bytes.
+    pub memory_total_bytes: Option<u64>,
+    /// What the driver keeps for itself, and what is free, in bytes.
+    pub memory_reserved_bytes: Option<u64>,
+    pub memory_free_bytes: Option<u64>,
+    /// Core temperature in degrees Celsius.
+    pub temperature_c: Option<f32>,
+    /// Temperature of the memory in degrees Celsius.
+    pub memory_temperature_c: Option<f32>,
+    /// Degrees that are left before the GPU slows down.
+    pub temperature_margin_c: Option<i32>,
+    /// Power drawn, in watts.
+    pub power_w: Option<f32>,
+    /// Power limit that is enforced, in watts.
+    pub power_limit_w: Option<f32>,
+    /// Energy since the driver was loaded, in millijoules.
+    pub energy_mj: Option<u64>,
+    /// SM clock in MHz.
+    pub sm_clock_mhz: Option<u32>,
+    /// Memory clock in MHz.
+    pub mem_clock_mhz: Option<u32>,
+    /// Why clocks are low: bits of `nvmlClocksEventReasons`, see [`clock_reason`].
+    pub clock_reasons: Option<u64>,
+    /// For how long clocks were held down, by cause.
+    pub violations: Violations,
+    pub pcie: Pcie,
+    pub ecc: Ecc,
+    /// Rows of memory that were replaced; GPUs since Ampere.
+    pub rows: Option<RemappedRows>,
+    /// Pages of memory that are no longer used; GPUs before Ampere.
+    pub retired: Option<RetiredPages>,
+    /// The links that exist, by number; `None` when the GPU cannot say.
+    pub links: Option<Vec<Link>>,
+    /// What the driver wants done about this GPU.
+    pub recovery: Option<RecoveryAction>,
+    /// Where the GPU stands with its NVSwitch fabric; `None` where there is none.
+    pub fabric: Option<Fabric>,
+    /// The driver stays loaded without users.
+    pub persistence: Option<bool>,
+    /// Profiling counters since the sample before; `None` in the first one and before Hopper.
+    pub profile: Option<Profile>,
+    /// Compute processes, as NVML names them: from inside a container these may be pids of the host.
+    pub processes: Option<Vec<GpuProcess>>,
+    /// Critical errors since the agent began: how often, by code. A code that the driver calls unknown is 0.
+    pub xids: Vec<(u64, u32)>,
+    /// The newest of them.
+    pub last_xid: Option<u64>,
+}
+
+/// Bits of [`GpuSample::clock_reasons`].
+pub mod clock_reason {
+    pub const GPU_IDLE: u64 = 0x1;
+    pub const APPLICATION_SETTING: u64 = 0x2;
+    pub const SW_POWER_CAP: u64 = 0x4;
+    pub const HW_SLOWDOWN: u64 = 0x8;
+    pub const SYNC_BOOST: u64 = 0x10;
+    pub const SW_THERMAL: u64 = 0x20;
+    pub const HW_THERMAL: u64 = 0x40;
+    pub const HW_POWER_BRAKE: u64 = 0x80;
+    pub const DISPLAY_SETTING: u64 = 0x100;
+}
+
+/// Time for which clocks were held down since the driver was loaded, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Violations {
+    pub power_ns: Option<u64>,
+    pub thermal_ns: Option<u64>,
+    pub sync_boost_ns: Option<u64>,
+    pub board_limit_ns: Option<u64>,
+    pub low_utilization_ns: Option<u64>,
+    pub reliability_ns: Option<u64>,
+}
+
+/// The link to the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pcie {
+    pub replays: Option<u32>,
+    pub generation: Option<u32>,
+    pub width: Option<u32>,
+    /// The most that GPU and slot can do together.
+    pub max_generation: Option<u32>,
+    pub max_width: Option<u32>,
+}
+
+/// Errors of memory: since the driver was loaded, and over the life of the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Ecc {
+    pub volatile: EccCounts,
+    pub aggregate: EccCounts,
+    /// The driver's own verdict about the uncorrected errors of SRAM.
+    pub sram_threshold_exceeded: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct EccCounts {
+    pub corrected: Option<u64>,
+    pub uncorrected: Option<u64>,
+    /// Shares of the two, by kind of memory.
+    pub sram_corrected: Option<u64>,
+    pub sram_uncorrected: Option<u64>,
+    pub dram_corrected: Option<u64>,
+    pub dram_uncorrected: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RemappedRows {
+    pub corrected: u32,
+    pub uncorrected: u32,
+    /// A replacement waits for the next reset.
+    pub pending: bool,
+    /// A row could not be replaced.
+    pub failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RetiredPages {
+    pub single_bit: Option<u32>,
+    pub double_bit: Option<u32>,
+    pub pending: Option<bool>,
+}
+
+/// One NVLink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Link {
+    pub number: u32,
+    pub active: Option<bool>,
+    pub replays: Option<u64>,
+    pub recoveries: Option<u64>,
+    pub crc_flit: Option<u64>,
+    pub crc_data: Option<u64>,
+}
+
+/// `nvmlDeviceGpuRecoveryAction`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum RecoveryAction {
+    None,
+    GpuReset,
+    NodeReboot,
+    DrainPeers,
+    DrainAndReset,
+    /// A number of a newer driver.
+    Other(u64),
+}
+
+/// Registration of a GPU with its NVSwitch fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Fabric {
+    pub state: FabricState,
+    /// Return code of the registration once it is completed: 0 is success.
+    pub status: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum FabricState {
+    NotStarted,
+    InProgress,
+    Completed,
+    Other(u8),
+}
+
+/// Profiling counters over the time between two samples. Shares are 0 to 1, rates bytes per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Profile {
+    pub graphics_active: Option<f32>,
+    pub sm_active: Option<f32>,
+    pub sm_occupancy: Option<f32>,
+    pub tensor_active: Option<f32>,
+    pub dram_active: Option<f32>,
+    pub fp64_active: Option<f32>,
+    pub fp32_active: Option<f32>,
+    pub fp16_active: Option<f32>,
+    pub pcie_received_bytes_per_s: Option<u64>,
+    pub pcie_sent_bytes_per_s: Option<u64>,
+    pub nvlink_received_bytes_per_s: Option<u64>,
+    pub nvlink_sent_bytes_per_s: Option<u64>,
+}
+
+/// A process that uses a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuProcess {
+    pub pid: u32,
+    /// Device memory that it holds, in bytes.
+    pub used_bytes: Option<u64>,
+    pub owner: Owner,
+}
+
+/// Whose process it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum Owner {
+    /// Of a member of a gang, by the mark in its environment.
+    #[serde(serialize_with = "as_mark")]
+    Member(MemberKey),
+    /// It lives here and carries no mark.
+    Foreign { uid: Option<u32> },
+    /// There is no such pid here, or its environment may not be read: nothing is certain.
+    #[default]
+    Unknown,
+}
+
+fn as_mark<S: serde::Serializer>(key: &MemberKey, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&key.mark())
+}
+
+/// A critical error that the driver reported.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct XidEvent {
+    /// Counts the events of this agent from 1: none is missing and none comes twice.
+    pub sequence: u64,
+    /// When it was taken from the driver.
+    #[serde(skip)]
+    pub at: Timestamp,
+    /// The GPU that the error is about.
+    pub uuid: String,
+    /// NVIDIA's error code; `None` when the driver itself calls it unknown.
+    pub xid: Option<u64>,
+}

@@ -1,0 +1,86 @@
+//! RDMA devices and their ports, InfiniBand and RoCE, from `/sys/class/infiniband`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Everything below `/sys/class/infiniband`, and the character devices that go with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RdmaReading {
+    /// By name.
+    pub devices: Vec<RdmaDevice>,
+    /// Names in `/dev/infiniband`, e.g. `uverbs0`, `umad0`, `rdma_cm`; `None` when it cannot be listed.
+    pub character_devices: Option<Vec<String>>,
+    /// Devices beyond the bound on their number; they were not read.
+    pub left_out: u32,
+}
+
+/// One device, e.g. `mlx5_0`. A value that could not be read is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RdmaDevice {
+    pub name: String,
+    pub board_id: Option<String>,
+    pub firmware: Option<String>,
+    pub hca_type: Option<String>,
+    pub node_guid: Option<String>,
+    /// PCI address, when the device is one of the bus.
+    pub pci_address: Option<String>,
+    pub ports: Vec<Port>,
+    /// Why the device as a whole could not be read; its ports may still be there.
+    pub problem: Option<String>,
+}
+
+/// One port. A value that could not be read is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Port {
+    pub number: u32,
+    pub link_layer: Option<LinkLayer>,
+    pub state: Option<PortState>,
+    pub physical_state: Option<PortState>,
+    /// Of the link as it runs now.
+    pub rate_bytes_per_s: Option<u64>,
+    /// Files of `counters` and `hw_counters` by their names, as the kernel gives them: `port_rcv_data` and
+    /// `port_xmit_data` count words of four bytes.
+    pub counters: BTreeMap<String, Counter>,
+    /// Files that are there and could not be read as a number, at most 8 of them, for the log.
+    pub unreadable: Vec<String>,
+    /// Number of files that are there and could not be read.
+    pub unreadable_count: u32,
+    /// Addresses in use, by index.
+    pub gids: Vec<Gid>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum LinkLayer {
+    InfiniBand,
+    Ethernet,
+}
+
+/// A line such as `4: ACTIVE`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PortState {
+    pub number: u8,
+    pub name: String,
+}
+
+/// A counter as the kernel gives it, and what it grew by since this agent began to look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counter {
+    pub value: u64,
+    /// Sum of the steps between readings. A step back (driver reload, overflow of a counter that sticks) is a
+    /// new beginning: what it shows then has been counted since, and it is added.
+    pub grown: u64,
+    /// The newest of these steps; 0 in the first reading.
+    pub step: u64,
+}
+
+/// One entry of the GID table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Gid {
+    pub index: u32,
+    pub gid: String,
+    /// `IB/RoCE v1` or `RoCE v2`.
+    pub kind: Option<String>,
+    /// Network interface, for RoCE.
+    pub interface: Option<String>,
+}
