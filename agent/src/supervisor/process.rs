@@ -104,6 +104,16 @@ pub fn with_environment(variable: &str, value: &str) -> BTreeSet<ProcessId> {
     select(|pid| environment_has(pid, |candidate| candidate == entry.as_bytes()))
 }
 
+/// The value that a process was given for `variable`: the outer `None` when its environment cannot be
+/// read, the inner when it has no such variable.
+pub fn environment_value(pid: u32, variable: &str) -> Option<Option<String>> {
+    let environment = read_limited(&format!("/proc/{pid}/environ"))?;
+    let value = environment
+        .split(|&byte| byte == 0)
+        .find_map(|entry| entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"="));
+    Some(value.map(|value| String::from_utf8_lossy(value).into_owned()))
+}
+
 /// Living processes, other than the caller, with `text` in one of their arguments.
 pub fn with_argument(text: &str) -> BTreeSet<ProcessId> {
     let holds = |argument: &[u8]| argument.windows(text.len()).any(|part| part == text.as_bytes());
