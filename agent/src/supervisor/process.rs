@@ -60,7 +60,8 @@ pub fn lives(id: ProcessId) -> bool {
     stat(id.pid).is_some_and(|stat| stat.id == id && stat.lives())
 }
 
-fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
+/// Reads the text of `/proc/PID/stat`.
+pub fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     // The name (field 2) may hold spaces and parentheses, so fields count from the last `)`.
     let after_name = text.iter().rposition(|&byte| byte == b')')?;
     let fields = std::str::from_utf8(text.get(after_name + 1..)?).ok()?;
