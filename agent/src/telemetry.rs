@@ -111,10 +111,6 @@ async fn read_gpus(nvml: &NvmlCollector, visible: Visible, latest: watch::Sender
                 }
             }
         }
-        // Errors of NVML as a whole were told above.
-        for event in nvml.xids().await.unwrap_or_default() {
-            tracing::warn!(gpu = event.uuid, xid = ?event.xid, "the driver reports an Xid error");
-        }
     }
 }
 

@@ -9,12 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use gangline_agent::collectors::accelerator::{GpuProcess, Owner};
+use gangline_agent::collectors::accelerator::{
+    Accelerator, Ecc, Fabric, FabricState, GpuProcess, Owner, RecoveryAction, RemappedRows,
+    clock_reason,
+};
 use gangline_agent::collectors::host::Roots;
 use gangline_agent::collectors::nvml::{
     DEFAULT_TIMEOUT, GpuSample, NvmlCollector, NvmlError, XidEvent,
 };
 use gangline_agent::doctor::{self, DoctorLine, Level, NvmlState, Subject};
+use tokio::sync::mpsc::Receiver;
 
 const STATE_FILE: &str = "GANGLINE_NVML_SIM";
 const LIBRARY: &str = "GANGLINE_TEST_NVML_LIBRARY";
@@ -113,7 +117,7 @@ async fn readings_follow_the_state_file() {
         return;
     };
     let full = "gpu_util = 97\nmem_util = 54\ntemperature_c = 63\npower_w = 612.5\npower_limit_w = 700.0\n\
-                sm_clock_mhz = 1755\nmem_clock_mhz = 2619\npci_bus_id = \"00000000:1B:00.0\"\npids = [42, 43]";
+                sm_clock_mhz = 1755\nmem_clock_mhz = 2619\npci_bus_id = \"00000000:1B:00.0\"\npids = [4194305, 4194306]";
     scene.write(&(gpu(A, full) + &gpu(B, "minor = 5")));
     let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
 
@@ -139,12 +143,14 @@ async fn readings_follow_the_state_file() {
         memory_utilization_pct: Some(54.0),
         memory_used_bytes: Some(1024 << 20),
         memory_total_bytes: Some(81_559 << 20),
+        memory_reserved_bytes: Some(0),
+        memory_free_bytes: Some((81_559 - 1024) << 20),
         temperature_c: Some(63.0),
         power_w: Some(612.5),
         power_limit_w: Some(700.0),
         sm_clock_mhz: Some(1755),
         mem_clock_mhz: Some(2619),
-        processes: Some(vec![process(42), process(43)]),
+        processes: Some(vec![process(4_194_305), process(4_194_306)]),
         ..GpuSample::default()
     };
     assert_eq!(by_uuid(&samples, A), &expected);
@@ -152,6 +158,8 @@ async fn readings_follow_the_state_file() {
         uuid: B.to_owned(),
         memory_used_bytes: Some(1024 << 20),
         memory_total_bytes: Some(81_559 << 20),
+        memory_reserved_bytes: Some(0),
+        memory_free_bytes: Some((81_559 - 1024) << 20),
         processes: Some(Vec::new()),
         ..GpuSample::default()
     };
@@ -219,27 +227,137 @@ async fn a_broken_file_is_a_broken_driver_until_it_is_repaired() {
     assert_eq!(by_uuid(&samples, A).temperature_c, Some(41.0));
 }
 
+/// The next `count` events, as (sequence, uuid, code).
+async fn next(events: &mut Receiver<XidEvent>, count: usize) -> Vec<(u64, String, Option<u64>)> {
+    let mut found = Vec::new();
+    for _ in 0..count {
+        let event = events.recv().await.expect("the listener runs");
+        found.push((event.sequence, event.uuid, event.xid));
+    }
+    found
+}
+
 #[tokio::test]
 async fn every_xid_is_delivered_once() {
     let Some(scene) = Scene::enter("every_xid_is_delivered_once") else {
         return;
     };
-    let event = |uuid: &str, xid| (uuid.to_owned(), xid);
-    let plain = |events: Vec<XidEvent>| -> Vec<(String, Option<u64>)> {
-        events.into_iter().map(|event| (event.uuid, event.xid)).collect()
-    };
+    let event = |sequence, uuid: &str, xid| (sequence, uuid.to_owned(), xid);
     scene.write(&(gpu(A, "") + &gpu(B, "")));
     let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
-    assert_eq!(nvml.xids().await, Ok(Vec::new()));
+    let mut events = nvml.events().expect("not taken before");
+    assert!(nvml.events().is_none(), "one reader");
+    assert_eq!(nvml.sample().await.expect("sample").len(), 2);
 
     // Xid 79 comes from a GPU that has just been lost; 999 is NVML's word for an unknown code.
     scene.write(&(gpu(A, "xid = 79\nlost = true") + &gpu(B, "xid = 999")));
-    let both = vec![event(A, Some(79)), event(B, None)];
-    assert_eq!(nvml.xids().await.map(plain), Ok(both));
-    assert_eq!(nvml.xids().await, Ok(Vec::new()), "delivered before");
-
+    let both = next(&mut events, 2).await;
+    assert_eq!(both, [event(1, A, Some(79)), event(2, B, None)]);
+    // The same file again, and again a word of A alone: nothing comes twice.
     scene.write(&(gpu(A, "xid = 79\nxid_serial = 1") + &gpu(B, "xid = 999")));
-    assert_eq!(nvml.xids().await.map(plain), Ok(vec![event(A, Some(79))]));
+    assert_eq!(next(&mut events, 1).await, [event(3, A, Some(79))]);
+
+    let samples = nvml.sample().await.expect("sample");
+    assert_eq!(
+        (by_uuid(&samples, A).last_xid, &by_uuid(&samples, A).xids[..]),
+        (Some(79), &[(79, 2)][..])
+    );
+    assert_eq!(by_uuid(&samples, B).xids, [(0, 1)]);
+}
+
+#[tokio::test]
+async fn events_wait_for_a_reader_that_comes_late() {
+    let Some(scene) = Scene::enter("events_wait_for_a_reader_that_comes_late") else {
+        return;
+    };
+    let raise = |serial: usize| scene.write(&gpu(A, &format!("xid = 31\nxid_serial = {serial}")));
+    scene.write(&gpu(A, ""));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    assert_eq!(nvml.sample().await.expect("sample").len(), 1);
+    let seen = async || {
+        let samples = nvml.sample().await.expect("sample");
+        by_uuid(&samples, A).xids.iter().map(|(_, count)| *count as usize).sum::<usize>()
+    };
+    // The stand-in keeps one event per GPU, so each is waited for before the next.
+    for serial in 1..=3 {
+        raise(serial);
+        while seen().await < serial {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let mut events = nvml.events().expect("not taken before");
+    let found: Vec<u64> = next(&mut events, 3).await.into_iter().map(|event| event.0).collect();
+    assert_eq!(found, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn errors_of_memory_links_and_bus_are_read() {
+    let Some(scene) = Scene::enter("errors_of_memory_links_and_bus_are_read") else {
+        return;
+    };
+    let state = |uncorrected: u32, active: bool| {
+        format!(
+            "memory_reserved_mib = 551\nencoder_util = 3\ndecoder_util = 4\nmemory_temperature_c = 78\n\
+             temperature_margin_c = -2\nenergy_mj = 123\nclock_reasons = 72\npersistence = true\n\
+             recovery_action = 4\npcie = {{ replays = 6, generation = 4, width = 8, max_generation = 5, \
+             max_width = 16 }}\nviolations = {{ thermal_ns = 9 }}\nrows = {{ uncorrected = 1, pending = true }}\n\
+             fabric = {{ state = 3, status = 999 }}\n[gpu.ecc]\nvolatile = {{ sram_uncorrected = {uncorrected}, \
+             dram_corrected = 2 }}\naggregate = {{ dram_uncorrected = 5 }}\nsram_threshold_exceeded = true\n\
+             [gpu.gpm]\nsm = 91.0\ntensor = 50.0\nnvlink_sent = 2.0\n[[gpu.link]]\nactive = true\ncrc_data = 7\n\
+             [[gpu.link]]\nactive = {active}\n"
+        )
+    };
+    scene.write(&(gpu(A, &state(0, true)) + &gpu(B, "")));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    let samples = nvml.sample().await.expect("sample");
+    let first = by_uuid(&samples, A);
+    assert_eq!(first.memory_reserved_bytes, Some(551 << 20));
+    assert_eq!(first.memory_free_bytes, Some((81_559 - 1024 - 551) << 20));
+    assert_eq!((first.encoder_pct, first.decoder_pct), (Some(3.0), Some(4.0)));
+    assert_eq!((first.memory_temperature_c, first.temperature_margin_c), (Some(78.0), Some(-2)));
+    assert_eq!((first.energy_mj, first.persistence), (Some(123), Some(true)));
+    assert_eq!(first.clock_reasons, Some(clock_reason::HW_SLOWDOWN | clock_reason::HW_THERMAL));
+    assert_eq!(first.recovery, Some(RecoveryAction::DrainAndReset));
+    let pcie = first.pcie;
+    assert_eq!((pcie.replays, pcie.generation, pcie.width), (Some(6), Some(4), Some(8)));
+    assert_eq!((pcie.max_generation, pcie.max_width), (Some(5), Some(16)));
+    assert_eq!((first.violations.thermal_ns, first.violations.power_ns), (Some(9), Some(0)));
+    let rows = RemappedRows { corrected: 0, uncorrected: 1, pending: true, failed: false };
+    assert_eq!((first.rows, first.retired), (Some(rows), None));
+    let fabric = Fabric { state: FabricState::Completed, status: 999 };
+    assert_eq!(first.fabric, Some(fabric));
+    assert_eq!((first.ecc.volatile.corrected, first.ecc.volatile.uncorrected), (Some(2), Some(0)));
+    assert_eq!(first.ecc.volatile.dram_corrected, Some(2));
+    assert_eq!(first.ecc.aggregate.dram_uncorrected, Some(5));
+    assert_eq!(first.ecc.sram_threshold_exceeded, Some(true));
+    let links = first.links.as_deref().expect("links");
+    let states: Vec<_> = links.iter().map(|link| (link.number, link.active)).collect();
+    assert_eq!(states, [(0, Some(true)), (1, Some(true))]);
+    assert_eq!((links[0].crc_data, links[1].crc_data), (Some(7), Some(0)));
+    assert_eq!(first.profile, None, "nothing to compare with yet");
+    // What the GPU cannot say is absent.
+    let bare = by_uuid(&samples, B);
+    assert_eq!((bare.ecc, &bare.links, bare.fabric), (Ecc::default(), &None, None));
+    assert_eq!((bare.recovery, bare.rows, bare.profile), (None, None, None));
+
+    // An error and a link that goes down are seen with the next sample, with their kind.
+    scene.write(&(gpu(A, &state(1, false)) + &gpu(B, "")));
+    let samples = nvml.sample().await.expect("sample");
+    let second = by_uuid(&samples, A);
+    assert_eq!(second.ecc.volatile.uncorrected, Some(1));
+    assert_eq!(second.ecc.volatile.sram_uncorrected, Some(1));
+    let down: Vec<_> = second.links.iter().flatten().map(|link| link.active).collect();
+    assert_eq!(down, [Some(true), Some(false)]);
+    let profile = second.profile.expect("two samples");
+    assert_eq!((profile.sm_active, profile.tensor_active), (Some(0.91), Some(0.5)));
+    assert_eq!(profile.nvlink_sent_bytes_per_s, Some(2 << 20));
+    assert_eq!(profile.nvlink_received_bytes_per_s, Some(0));
+
+    scene.write(&(gpu(A, "reset_required = true") + &gpu(B, "temperature_c = 40")));
+    let samples = nvml.sample().await.expect("sample");
+    assert!(by_uuid(&samples, A).reset_required && !by_uuid(&samples, A).lost);
+    assert_eq!(by_uuid(&samples, A).temperature_c, None);
+    assert_eq!(by_uuid(&samples, B).temperature_c, Some(40.0));
 }
 
 #[tokio::test]

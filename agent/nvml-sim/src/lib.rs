@@ -12,6 +12,8 @@
 )]
 
 mod call;
+mod health;
+mod profile;
 mod sim;
 mod state;
 #[cfg(test)]
@@ -57,6 +59,7 @@ unsafe extern "C" fn nvmlErrorString(result: nvmlReturn_t) -> *const c_char {
         nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED => c"Driver Not Loaded",
         nvmlReturn_enum_NVML_ERROR_TIMEOUT => c"Timeout",
         nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST => c"GPU is lost",
+        nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED => c"GPU requires reset",
         nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES => c"Insufficient Resources",
         nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH => c"Argument Version Mismatch",
         _ => c"Unknown Error",
@@ -255,8 +258,8 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
             Some(nvmlMemory_v2_t {
                 version,
                 total: gpu.memory_total_mib * MIB,
-                reserved: 0,
-                free: (gpu.memory_total_mib - gpu.memory_used_mib) * MIB,
+                reserved: gpu.memory_reserved_mib * MIB,
+                free: (gpu.memory_total_mib - gpu.memory_used_mib - gpu.memory_reserved_mib) * MIB,
                 used: gpu.memory_used_mib * MIB,
             })
         })

@@ -13,6 +13,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
+    nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED as RESET_REQUIRED,
     nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
     nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED, nvmlReturn_t,
 };
@@ -24,6 +25,9 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Most event sets at a time.
 const MAX_EVENT_SETS: usize = 1024;
+
+/// Most profiling samples at a time: who frees none of them is to be noticed.
+const MAX_SAMPLES: usize = 1024;
 
 static SIM: Mutex<Sim> = Mutex::new(Sim::new());
 
@@ -37,6 +41,9 @@ pub struct Sim {
     known: Vec<String>,
     sets: BTreeMap<usize, EventSet>,
     next_set: usize,
+    /// Profiling samples, with the GPU that each was taken of.
+    samples: BTreeMap<usize, Option<usize>>,
+    next_sample: usize,
 }
 
 /// One event set: for each registered GPU the (code, serial) delivered last.
@@ -56,6 +63,8 @@ impl Sim {
             known: Vec::new(),
             sets: BTreeMap::new(),
             next_set: 1,
+            samples: BTreeMap::new(),
+            next_sample: 1,
         }
     }
 
@@ -86,6 +95,7 @@ impl Sim {
         self.inits = self.inits.checked_sub(1).ok_or(UNINITIALIZED)?;
         if self.inits == 0 {
             self.sets.clear();
+            self.samples.clear();
         }
         Ok(())
     }
@@ -175,19 +185,34 @@ pub fn view<T>(
 ///
 /// # Errors
 /// As [`view`], `INVALID_ARGUMENT` for an index never shown, `GPU_IS_LOST` for a GPU that is marked as lost or
-/// no longer in the file.
+/// no longer in the file, `RESET_REQUIRED` for one that is marked so.
 pub fn view_gpu<T>(
     index: usize,
     read: impl FnOnce(usize, &Gpu) -> Result<T, nvmlReturn_t>,
 ) -> Result<T, nvmlReturn_t> {
+    await_gpu(index)?;
     view(|state, known| {
         let uuid = known.get(index).ok_or(INVALID_ARGUMENT)?;
         let (position, gpu) = state.gpu(uuid).ok_or(GPU_IS_LOST)?;
         if gpu.lost {
             return Err(GPU_IS_LOST);
         }
+        if gpu.reset_required {
+            return Err(RESET_REQUIRED);
+        }
         read(position, gpu)
     })
+}
+
+/// Blocks for as long as the state file says that calls on this GPU do.
+fn await_gpu(index: usize) -> Result<(), nvmlReturn_t> {
+    while view(|state, known| {
+        let gpu = known.get(index).and_then(|uuid| state.gpu(uuid));
+        Ok(gpu.is_some_and(|(_, gpu)| gpu.hang))
+    })? {
+        sleep(POLL);
+    }
+    Ok(())
 }
 
 /// The index of the GPU with this UUID.
@@ -254,6 +279,54 @@ pub fn wait(set: usize, timeout: Duration) -> Result<XidEvent, nvmlReturn_t> {
 /// `INVALID_ARGUMENT` for a set that does not exist.
 pub fn free_set(set: usize) -> Result<(), nvmlReturn_t> {
     match lock().sets.remove(&set) {
+        Some(_) => Ok(()),
+        None => Err(INVALID_ARGUMENT),
+    }
+}
+
+/// Makes an empty profiling sample and returns its number.
+///
+/// # Errors
+/// As [`view`]; `INSUFFICIENT_RESOURCES` when too many exist.
+pub fn create_sample() -> Result<usize, nvmlReturn_t> {
+    view(|_, _| Ok(()))?;
+    let mut sim = lock();
+    if sim.samples.len() >= MAX_SAMPLES {
+        return Err(INSUFFICIENT_RESOURCES);
+    }
+    let number = sim.next_sample;
+    sim.next_sample = number.checked_add(1).ok_or(INSUFFICIENT_RESOURCES)?;
+    sim.samples.insert(number, None);
+    Ok(number)
+}
+
+/// Takes a sample of a GPU.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for a sample that does not exist.
+pub fn take_sample(sample: usize, gpu: usize) -> Result<(), nvmlReturn_t> {
+    let mut sim = lock();
+    *sim.samples.get_mut(&sample).ok_or(INVALID_ARGUMENT)? = Some(gpu);
+    Ok(())
+}
+
+/// The GPU that both samples were taken of.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` when there is no such GPU, or no such sample.
+pub fn sampled(first: usize, second: usize) -> Result<usize, nvmlReturn_t> {
+    let sim = lock();
+    let of = |sample| sim.samples.get(&sample).copied().flatten();
+    let gpu = of(second).ok_or(INVALID_ARGUMENT)?;
+    if of(first) == Some(gpu) { Ok(gpu) } else { Err(INVALID_ARGUMENT) }
+}
+
+/// Frees a profiling sample.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for one that does not exist.
+pub fn free_sample(sample: usize) -> Result<(), nvmlReturn_t> {
+    match lock().samples.remove(&sample) {
         Some(_) => Ok(()),
         None => Err(INVALID_ARGUMENT),
     }

@@ -17,6 +17,9 @@ const MAX_STATE_BYTES: u64 = 1 << 20;
 /// Most GPUs in one state file.
 const MAX_GPUS: usize = 256;
 
+/// `NVML_NVLINK_MAX_LINKS`.
+const MAX_LINKS: usize = 18;
+
 /// Longest uuid and name, in bytes: the buffers of the C interface hold 96 with the closing NUL.
 const MAX_TEXT_BYTES: usize = 64;
 
@@ -63,11 +66,131 @@ pub struct Gpu {
     /// The GPU has fallen off the bus.
     #[serde(default)]
     pub lost: bool,
+    /// Every call on this GPU answers that it needs a reset.
+    #[serde(default)]
+    pub reset_required: bool,
+    /// Every call on this GPU blocks for as long as this is true.
+    #[serde(default)]
+    pub hang: bool,
+    #[serde(default)]
+    pub memory_reserved_mib: u64,
+    /// Percent.
+    pub encoder_util: Option<u32>,
+    /// Percent.
+    pub decoder_util: Option<u32>,
+    pub memory_temperature_c: Option<u32>,
+    pub temperature_margin_c: Option<i32>,
+    pub energy_mj: Option<u64>,
+    /// Bits of `nvmlClocksEventReasons`.
+    pub clock_reasons: Option<u64>,
+    pub persistence: Option<bool>,
+    /// Number of `nvmlDeviceGpuRecoveryAction`.
+    pub recovery_action: Option<u32>,
+    pub pcie: Option<Pcie>,
+    pub violations: Option<Violations>,
+    pub ecc: Option<Ecc>,
+    pub rows: Option<Rows>,
+    pub fabric: Option<Fabric>,
+    pub gpm: Option<Gpm>,
+    #[serde(default, rename = "link")]
+    pub links: Vec<Link>,
     /// Code of the critical error to raise.
     pub xid: Option<u64>,
     /// Changed in order to raise the same code again.
     #[serde(default)]
     pub xid_serial: u64,
+}
+
+/// The link to the host.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pcie {
+    pub replays: u32,
+    pub generation: u32,
+    pub width: u32,
+    pub max_generation: u32,
+    pub max_width: u32,
+}
+
+/// Time for which clocks were held down, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Violations {
+    pub power_ns: u64,
+    pub thermal_ns: u64,
+    pub sync_boost_ns: u64,
+    pub board_limit_ns: u64,
+    pub low_utilization_ns: u64,
+    pub reliability_ns: u64,
+}
+
+/// Memory errors: since the driver was loaded, and over the life of the GPU.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Ecc {
+    pub volatile: EccCounts,
+    pub aggregate: EccCounts,
+    pub sram_threshold_exceeded: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EccCounts {
+    pub sram_corrected: u64,
+    pub sram_uncorrected: u64,
+    pub dram_corrected: u64,
+    pub dram_uncorrected: u64,
+}
+
+/// Remapped rows.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Rows {
+    pub corrected: u32,
+    pub uncorrected: u32,
+    pub pending: bool,
+    pub failed: bool,
+}
+
+/// Registration with the NVSwitch fabric: `nvmlGpuFabricState_t`, and the return code of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Fabric {
+    pub state: u8,
+    pub status: u32,
+}
+
+/// Profiling counters: shares in percent, rates in MiB per second, as `nvml.h` has them.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Gpm {
+    pub graphics: f64,
+    pub sm: f64,
+    pub sm_occupancy: f64,
+    pub tensor: f64,
+    pub dram: f64,
+    pub fp64: f64,
+    pub fp32: f64,
+    pub fp16: f64,
+    pub pcie_received: f64,
+    pub pcie_sent: f64,
+    pub nvlink_received: f64,
+    pub nvlink_sent: f64,
+}
+
+/// One NVLink.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    pub active: bool,
+    #[serde(default)]
+    pub replays: u64,
+    #[serde(default)]
+    pub recoveries: u64,
+    #[serde(default)]
+    pub crc_flit: u64,
+    #[serde(default)]
+    pub crc_data: u64,
 }
 
 /// The parts of a PCI address `domain:bus:device.function`.
@@ -129,7 +252,8 @@ impl Gpu {
     fn check(&self) -> Result<(), Broken> {
         check_text("uuid", &self.uuid)?;
         check_text("name", &self.name)?;
-        if self.memory_used_mib > self.memory_total_mib {
+        let taken = self.memory_used_mib.checked_add(self.memory_reserved_mib);
+        if taken.is_none_or(|taken| taken > self.memory_total_mib) {
             return Err(Broken(format!("{}: more memory used than there is", self.uuid)));
         }
         // The C interface counts bytes and milliwatts.
@@ -140,6 +264,9 @@ impl Gpu {
             if !(0.0..=1e6).contains(&watts) {
                 return Err(Broken(format!("{}: power {watts} W", self.uuid)));
             }
+        }
+        if self.links.len() > MAX_LINKS {
+            return Err(Broken(format!("{}: more than {MAX_LINKS} links", self.uuid)));
         }
         if let Some(id) = &self.pci_bus_id
             && parse_pci_address(id).is_none()
@@ -260,6 +387,8 @@ mod tests {
         assert_eq!(state.gpus[0].pids, [4242, 4243]);
         assert_eq!(state.gpus[1].xid, None);
         assert!(!state.gpus[1].lost);
+        assert_eq!(state.gpus[0].links.len(), 2);
+        assert!(state.gpus[0].gpm.is_some() && state.gpus[1].gpm.is_none());
     }
 
     #[test]
@@ -272,6 +401,8 @@ mod tests {
             format!("{GPU}memory_used_mib = 1\npower_w = -1.0"),
             format!("{GPU}memory_used_mib = 1\npci_bus_id = \"17\""),
             format!("{GPU}memory_used_mib = 1\nmemory_util = 3"),
+            format!("{GPU}memory_used_mib = 1\nmemory_reserved_mib = 8"),
+            format!("{GPU}memory_used_mib = 1\n{}", "[[gpu.link]]\nactive = true\n".repeat(19)),
             "[[gpu]".to_owned(),
         ] {
             assert!(State::parse(&text).is_err(), "accepted: {text}");

@@ -2,6 +2,8 @@
 
 use std::ptr::null_mut;
 
+use crate::health::*;
+use crate::profile::*;
 use crate::*;
 
 #[test]
@@ -30,9 +32,20 @@ fn null_pointers_are_refused_and_not_followed() {
             nvmlEventSetWait_v2(handle(0), null_mut(), 0),
             nvmlEventSetFree(null_mut()),
             nvmlDeviceRegisterEvents(null_mut(), 8, handle(0)),
+            nvmlDeviceGetTotalEccErrors(device, 0, 0, null_mut()),
+            nvmlDeviceGetRemappedRows(device, null_mut(), null_mut(), null_mut(), null_mut()),
+            nvmlDeviceGetFieldValues(device, 1, null_mut()),
+            nvmlDeviceGetGpuFabricInfoV(device, null_mut()),
+            nvmlDeviceGetSramEccErrorStatus(device, null_mut()),
+            nvmlDeviceGetMarginTemperature(device, null_mut()),
+            nvmlDeviceGetRetiredPages_v2(device, 0, null_mut(), null_mut(), null_mut()),
+            nvmlGpmQueryDeviceSupport(device, null_mut()),
+            nvmlGpmSampleAlloc(null_mut()),
+            nvmlGpmSampleFree(null_mut()),
+            nvmlGpmMetricsGet(null_mut()),
         ]
     };
-    assert_eq!(codes, [INVALID_ARGUMENT; 20]);
+    assert_eq!(codes, [INVALID_ARGUMENT; 31]);
 }
 
 #[test]

@@ -4,12 +4,14 @@
 
 pub mod cgroup;
 mod cpu;
+mod load;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
 
+use super::slot::{CollectError, Collector};
 pub use cgroup::{CgroupVersion, Limit};
 use cpu::{CgroupCpu, allowed_cpus, share_of_allowed};
 
@@ -190,6 +192,7 @@ pub struct HostCollector {
     system: Option<sysinfo::System>,
     host_read: Option<Instant>,
     last: Option<CgroupCpu>,
+    agent: load::AgentMeter,
 }
 
 impl HostCollector {
@@ -203,6 +206,7 @@ impl HostCollector {
             system: sysinfo::System::new().ok(),
             host_read: None,
             last: None,
+            agent: load::AgentMeter::default(),
             roots,
         }
     }
@@ -211,14 +215,31 @@ impl HostCollector {
     /// must be at least 200 ms apart for it, else it is `None`.
     pub fn sample(&mut self) -> HostSample {
         let memory = memory(&self.roots);
+        let shm = shm(&self.roots);
+        let pids = cgroup::pids(&self.roots);
+        let files = load::open_files(&self.roots);
         HostSample {
             cpu_busy_pct: self.cpu_busy(),
             mem_used_bytes: memory.used,
             mem_available_bytes: memory.available,
             mem_total_bytes: memory.total,
             load1: text(&self.roots.proc.join("loadavg")).as_deref().and_then(parse_load1),
-            shm_free_bytes: shm(&self.roots).map(|space| space.free),
-            ..HostSample::default()
+            shm_free_bytes: shm.map(|space| space.free),
+            shm_total_bytes: shm.map(|space| space.total),
+            cpu_pressure: load::pressure(&self.roots, "cpu"),
+            memory_pressure: load::pressure(&self.roots, "memory"),
+            io_pressure: load::pressure(&self.roots, "io"),
+            oom_kills: cgroup::oom_kills(&self.roots),
+            pids: pids.map(|(count, _)| count),
+            pids_limit: pids.and_then(|(_, limit)| match limit {
+                Limit::At(count) => Some(count),
+                Limit::Unlimited => None,
+            }),
+            open_files: files.map(|(open, _)| open),
+            open_files_limit: files.map(|(_, limit)| limit),
+            interfaces: load::interfaces(&self.roots),
+            uptime_s: load::uptime_s(&self.roots),
+            agent: self.agent.read(&self.roots),
         }
     }
 
@@ -246,6 +267,19 @@ impl HostCollector {
         let cpus = system.cpus().iter();
         let usage = cpus.map(|cpu| (cpu.name(), cpu.usage()));
         share_of_allowed(usage, self.mask.as_deref())
+    }
+}
+
+impl Collector for HostCollector {
+    type Reading = HostSample;
+
+    fn read(&mut self) -> Result<HostSample, CollectError> {
+        let sample = self.sample();
+        // Without any memory to be seen there is no `/proc` to read.
+        match sample.mem_total_bytes {
+            Some(_) => Ok(sample),
+            None => Err(CollectError(format!("{} cannot be read", self.roots.proc.display()))),
+        }
     }
 }
 

@@ -4,6 +4,9 @@
 //! for it with a time-out. While a call is overdue the collector is `hung`: it answers at once with an error
 //! and hands the thread nothing more. If the call returns after all, the collector works again by itself.
 
+mod events;
+mod raw;
+mod read;
 mod visible;
 mod worker;
 
@@ -14,8 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
+use super::accelerator::{Accelerator, Answer, EVENTS};
 pub use super::accelerator::{GpuIdentity, GpuSample, XidEvent};
 pub use visible::usable;
 
@@ -27,7 +31,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Names that the library goes by, in the order in which they are tried.
 const LIBRARY_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
-/// Requests that may wait for the NVML thread. One caller each of sampling, events, identity and doctor.
+/// Requests that may wait for the NVML thread. One caller each of sampling, identity, versions and doctor.
 const QUEUE: usize = 4;
 
 /// What the driver says about itself. A value that could not be read is `None`.
@@ -106,6 +110,8 @@ pub struct NvmlCollector {
     requests: SyncSender<Request>,
     busy: Arc<Busy>,
     timeout: Duration,
+    /// Until somebody takes it.
+    events: Mutex<Option<mpsc::Receiver<XidEvent>>>,
 }
 
 impl NvmlCollector {
@@ -118,15 +124,19 @@ impl NvmlCollector {
     /// [`NvmlError::TimedOut`]; [`NvmlError::Stopped`].
     pub fn open(library: Option<PathBuf>, timeout: Duration) -> Result<Option<Self>, NvmlError> {
         let (requests, queue) = sync_channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(EVENTS);
         let (started, start) = sync_channel(1);
         let busy = Arc::new(Busy::default());
         let shared = Arc::clone(&busy);
         thread::Builder::new()
             .name("nvml".to_owned())
-            .spawn(move || worker::run(library, &started, &queue, &shared))
+            .spawn(move || worker::run(library, &started, &queue, &shared, &sender))
             .map_err(|error| NvmlError::Stopped(error.to_string()))?;
         match start.recv_timeout(timeout) {
-            Ok(Startup::Ready) => Ok(Some(Self { requests, busy, timeout })),
+            Ok(Startup::Ready) => {
+                let events = Mutex::new(Some(receiver));
+                Ok(Some(Self { requests, busy, timeout, events }))
+            }
             Ok(Startup::NoLibrary) => Ok(None),
             Ok(Startup::Failed(error)) => Err(error),
             Err(RecvTimeoutError::Timeout) => Err(NvmlError::TimedOut(timeout)),
@@ -158,15 +168,6 @@ impl NvmlCollector {
         self.ask(Request::Sample).await
     }
 
-    /// The Xid events since the last call, at most 64 per GPU and call. Each event is handed out once, so this
-    /// has one caller: the telemetry.
-    ///
-    /// # Errors
-    /// Every [`NvmlError`] but `Library` and `Init`.
-    pub async fn xids(&self) -> Result<Vec<XidEvent>, NvmlError> {
-        self.ask(Request::Xids).await
-    }
-
     /// Versions and counts of the driver.
     ///
     /// # Errors
@@ -196,6 +197,28 @@ impl NvmlCollector {
             Ok(Err(_dropped)) => Err(gone()),
             Err(_elapsed) => Err(NvmlError::TimedOut(self.timeout)),
         }
+    }
+}
+
+impl Accelerator for NvmlCollector {
+    fn kind(&self) -> &'static str {
+        "nvidia"
+    }
+
+    fn identity(&self) -> Answer<'_, Vec<GpuIdentity>> {
+        Box::pin(NvmlCollector::identity(self))
+    }
+
+    fn sample(&self) -> Answer<'_, Vec<GpuSample>> {
+        Box::pin(NvmlCollector::sample(self))
+    }
+
+    fn driver(&self) -> Answer<'_, DriverFacts> {
+        Box::pin(NvmlCollector::driver(self))
+    }
+
+    fn events(&self) -> Option<mpsc::Receiver<XidEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

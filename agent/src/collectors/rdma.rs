@@ -1,8 +1,78 @@
 //! RDMA devices and their ports, InfiniBand and RoCE, from `/sys/class/infiniband`.
+//!
+//! A device that cannot be read is told of by its own entry and holds up none of the others. Files are read each
+//! time; names, identities and addresses every minute, and as soon as a file is no longer where it was.
+
+mod read;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use serde::Serialize;
+
+use super::host::Roots;
+use super::slot::{CollectError, Collector};
+use read::Device;
+
+/// Most devices, ports of one, and counters of one, that are read.
+const MAX_DEVICES: usize = 64;
+const MAX_PORTS: usize = 16;
+const MAX_COUNTERS: usize = 192;
+/// Entries of the GID table that are looked at.
+const MAX_GIDS: u32 = 64;
+/// Most names of files that are told of when they cannot be read.
+const MAX_UNREADABLE: usize = 8;
+
+/// Reads all devices. Counters are compared with the reading before, so it remembers them.
+pub struct RdmaCollector {
+    class: PathBuf,
+    characters: PathBuf,
+    devices: BTreeMap<String, Device>,
+}
+
+impl RdmaCollector {
+    /// A collector that has read nothing yet.
+    #[must_use]
+    pub fn new(roots: &Roots) -> Self {
+        RdmaCollector {
+            class: roots.sys.join("class/infiniband"),
+            characters: roots.dev.join("infiniband"),
+            devices: BTreeMap::new(),
+        }
+    }
+}
+
+impl Collector for RdmaCollector {
+    type Reading = RdmaReading;
+
+    /// A node without the directory has no devices.
+    fn read(&mut self) -> Result<RdmaReading, CollectError> {
+        let mut names = match read::names(&self.class) {
+            Ok(names) => names,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            // The devices may all be there: nothing is said of them.
+            Err(error) => return Err(CollectError(format!("{}: {error}", self.class.display()))),
+        };
+        names.sort();
+        let left_out = names.len().saturating_sub(MAX_DEVICES);
+        names.truncate(MAX_DEVICES);
+        self.devices.retain(|name, _| names.contains(name));
+        let devices = names.into_iter().map(|name| {
+            let path = self.class.join(&name);
+            let device = self.devices.entry(name.clone()).or_insert_with(|| Device::new(path));
+            RdmaDevice { name, ..device.read() }
+        });
+        let devices = devices.collect();
+        let character_devices = read::names(&self.characters).ok().map(|mut names| {
+            names.sort();
+            names
+        });
+        let left_out = u32::try_from(left_out).unwrap_or(u32::MAX);
+        Ok(RdmaReading { devices, character_devices, left_out })
+    }
+}
 
 /// Everything below `/sys/class/infiniband`, and the character devices that go with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -8,8 +8,8 @@ use gangline_common::request::{RequestError, ask};
 use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
 use gangline_common::wire::tlv::{Handshake, REFUSE_BUSY, REFUSE_CLONE, REFUSE_TOKEN};
 use gangline_common::wire::v1::{
-    AgentMessage, CoordinatorMessage, DesiredGang, HealthCleared, HeartbeatAck, LOG_CHUNK_BYTES,
-    LogAck, NodeHealth, NodeReport, NodeSample, Order, Renewed,
+    AgentMessage, ClearedCondition, CoordinatorMessage, DesiredGang, HealthCleared, HeartbeatAck,
+    LOG_CHUNK_BYTES, LogAck, NodeHealth, NodeReport, NodeSample, Order, Renewed,
 };
 use tokio::task::JoinHandle;
 
@@ -30,6 +30,7 @@ struct Agent {
     inventory: watch::Sender<Arc<NodeInventory>>,
     samples: watch::Sender<Option<Arc<Numbered>>>,
     health: watch::Sender<Option<Arc<NodeHealth>>>,
+    cleared: watch::Receiver<HealthCleared>,
     tail: watch::Sender<TailPlan>,
     status: watch::Receiver<LinkStatus>,
     ending: CancellationToken,
@@ -66,6 +67,7 @@ impl Agent {
         let (inventory, inventory_receiver) = watch::channel(node_inventory("first"));
         let (samples, samples_receiver) = watch::channel(None);
         let (health, health_receiver) = watch::channel(None);
+        let (cleared, cleared_receiver) = watch::channel(HealthCleared::default());
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (status, status_receiver) = watch::channel(LinkStatus::default());
         let ending = CancellationToken::new();
@@ -75,7 +77,7 @@ impl Agent {
             inventory: inventory_receiver,
             samples: samples_receiver,
             health: health_receiver,
-            cleared: watch::channel(HealthCleared::default()).0,
+            cleared,
             tail: tail_receiver,
             ray: RayClusters::default(),
             status,
@@ -92,6 +94,7 @@ impl Agent {
             inventory,
             samples,
             health,
+            cleared: cleared_receiver,
             tail,
             status: status_receiver,
             ending,
@@ -232,6 +235,31 @@ async fn a_certificate_of_somebody_else_is_not_taken() {
 }
 
 // ---------------------------------------------------------------- control
+
+#[tokio::test]
+async fn health_is_said_whole_before_the_report_and_what_an_operator_ended_arrives() {
+    let coordinator = TestCoordinator::start();
+    let agent = Agent::start(coordinator.joined());
+    let health = |rule: &str| NodeHealth { blind: vec![rule.to_owned()], ..NodeHealth::default() };
+    agent.health.send_replace(Some(Arc::new(health("first"))));
+    let mut session = coordinator.session().await;
+    assert!(matches!(session.next().await, AgentMessage::Inventory(_)));
+    assert_eq!(session.next().await, AgentMessage::Health(health("first")));
+    assert!(matches!(session.next().await, AgentMessage::Report(_)));
+    agent.health.send_replace(Some(Arc::new(health("second"))));
+    let second = AgentMessage::Health(health("second"));
+    session.find(|message| (*message == second).then_some(())).await;
+
+    let ended = ClearedCondition {
+        rule: "xid_fatal".to_owned(),
+        component: "node".to_owned(),
+        since_ms: 5,
+    };
+    let cleared = HealthCleared { conditions: vec![ended] };
+    session.send(CoordinatorMessage::HealthCleared(cleared.clone())).await;
+    let mut heard = agent.cleared.clone();
+    heard.wait_for(|heard| *heard == cleared).await.unwrap();
+}
 
 #[tokio::test]
 async fn a_session_begins_with_inventory_and_report_and_goes_on_with_changes() {

@@ -183,7 +183,7 @@ async fn look_again_and_again(
         if !known.hanging.is_some_and(process::lives) {
             known.hanging = None;
             let asked_ms = Timestamp::now().boot_ms;
-            match files::ask_helper(&nursery, &request, LOOK_TIMEOUT).await {
+            match files::ask_helper::<Entry>(&nursery, &request, LOOK_TIMEOUT).await {
                 Ok(found) => {
                     let made_ms = found.and_then(|found| {
                         let made_ms = known.made_ms(&found, Timestamp::now())?;

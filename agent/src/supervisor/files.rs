@@ -14,13 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use super::births::Nursery;
-use super::checkpoints::{self, Entry};
+use super::checkpoints;
 use super::process::{self, ProcessId};
+use crate::collectors::shared;
+use gangline_common::wire::v1::Assignment;
 
 /// Largest request that a helper reads, in bytes.
 const REQUEST_BYTES: u64 = 16 << 20;
@@ -57,6 +60,8 @@ pub enum Task {
     CarryOut(Vec<Operation>),
     /// Find the newest training checkpoint in a directory.
     NewestCheckpoint(PathBuf),
+    /// Write, read and remove this file, to see whether its file system works.
+    TryOut(PathBuf),
 }
 
 /// Why file operations did not all happen.
@@ -195,6 +200,17 @@ fn appear(path: &Path, fill: impl FnOnce(&mut File) -> io::Result<()>) -> Result
     result.map_err(io_error("write", path))
 }
 
+/// The shared root that an assignment was made for, as far as it tells: a job's directory lies in
+/// `jobs` below it.
+pub fn shared_root(assignment: &Assignment) -> Option<PathBuf> {
+    let named = assignment.code.as_ref().and_then(|code| code.shared_root.as_ref());
+    if let Some(root) = named {
+        return Some(PathBuf::from(root));
+    }
+    let jobs = Path::new(assignment.job_directory.as_ref()?).parent()?;
+    (jobs.file_name()? == "jobs").then(|| jobs.parent().map(Path::to_owned))?
+}
+
 /// Gives up root for good. Only for a process with a single thread.
 pub fn become_user(uid: u32, gid: u32) -> Result<(), FilesError> {
     let error = |source| FilesError::RunAs { uid, gid, source };
@@ -216,20 +232,21 @@ const DONE: &str = "done ";
 pub fn helper_main() -> ExitCode {
     // The files are for people to read; what must stay private is never written here.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    let outcome = read_request().and_then(|request| match &request.task {
+    let answer = read_request().and_then(|request| match &request.task {
         Task::CarryOut(operations) => {
             let opened = open_sources(operations)?;
             request.become_user()?;
             opened.into_iter().try_for_each(carry_out)?;
-            Ok(None)
+            found(&None::<()>)
         }
         Task::NewestCheckpoint(directory) => {
             request.become_user()?;
-            checkpoints::newest(directory).map_err(io_error("look into", directory))
+            found(&checkpoints::newest(directory).map_err(io_error("look into", directory))?)
         }
-    });
-    let answer = outcome.and_then(|found: Option<Entry>| {
-        serde_json::to_string(&found).map_err(|error| FilesError::Helper(error.into()))
+        Task::TryOut(file) => {
+            request.become_user()?;
+            found(&Some(shared::try_out(file)))
+        }
     });
     // Nobody reads the answer any more when writing it fails; the exit code still tells.
     match answer {
@@ -242,6 +259,10 @@ pub fn helper_main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn found(answer: &impl Serialize) -> Result<String, FilesError> {
+    serde_json::to_string(answer).map_err(|error| FilesError::Helper(error.into()))
 }
 
 fn read_request() -> Result<Request, FilesError> {
@@ -261,16 +282,16 @@ pub async fn run_helper(
         return Ok(());
     }
     let request = Request { run_as, task: Task::CarryOut(operations) };
-    ask_helper(nursery, &request, timeout).await.map(|_| ())
+    ask_helper::<()>(nursery, &request, timeout).await.map(|_| ())
 }
 
 /// Has `request` carried out by a helper and gives up on it after `timeout`. Returns what it was to
 /// find.
-pub async fn ask_helper(
+pub async fn ask_helper<T: DeserializeOwned>(
     nursery: &Arc<Nursery>,
     request: &Request,
     timeout: Duration,
-) -> Result<Option<Entry>, FilesError> {
+) -> Result<Option<T>, FilesError> {
     let body = serde_json::to_vec(request).map_err(|error| FilesError::Helper(error.into()))?;
     let (ours, theirs) = UnixStream::pair().map_err(FilesError::Helper)?;
     let nursery = Arc::clone(nursery);
@@ -316,7 +337,7 @@ impl Request {
     fn first_target(&self) -> PathBuf {
         let operations = match &self.task {
             Task::CarryOut(operations) => operations,
-            Task::NewestCheckpoint(directory) => return directory.clone(),
+            Task::NewestCheckpoint(path) | Task::TryOut(path) => return path.clone(),
         };
         match operations.first() {
             Some(Operation::MakeDirectory { path } | Operation::WriteNew { path, .. }) => {
@@ -418,6 +439,16 @@ mod tests {
         apply(&link).unwrap();
         assert_eq!(fs::read_link(into.join("train.py")).unwrap(), from.join("train.py"));
         assert_eq!(fs::read_to_string(into.join("pkg")).unwrap(), "the job's own");
+    }
+
+    #[test]
+    fn the_shared_root_is_known_from_an_assignment() {
+        let mut assignment = crate::sample::assignment("a");
+        assert_eq!(shared_root(&assignment), None);
+        assignment.job_directory = Some("/nfs/jobs/job-a".to_owned());
+        assert_eq!(shared_root(&assignment), Some(PathBuf::from("/nfs")));
+        assignment.job_directory = Some("/elsewhere/job-a".to_owned());
+        assert_eq!(shared_root(&assignment), None);
     }
 
     #[test]

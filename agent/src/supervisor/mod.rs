@@ -154,6 +154,7 @@ pub struct Supervisor {
     contact: ContactTime,
     archive: Archive,
     ray: RayClusters,
+    shared_root: watch::Sender<Option<PathBuf>>,
 }
 
 impl Supervisor {
@@ -165,7 +166,18 @@ impl Supervisor {
         let (config, members, ray) = (Arc::new(config), BTreeMap::new(), RayClusters::default());
         let code = Code::offline();
         let (_, contact) = watch::channel(None);
-        Supervisor { config, events, members, nursery, code, contact, archive, ray }
+        let (shared_root, _) = watch::channel(None);
+        Supervisor { config, events, members, nursery, code, contact, archive, ray, shared_root }
+    }
+
+    /// Where helper processes come from.
+    pub fn nursery(&self) -> Arc<Nursery> {
+        Arc::clone(&self.nursery)
+    }
+
+    /// The shared root that the newest assignment with one was made for; `None` before the first.
+    pub fn shared_root(&self) -> watch::Receiver<Option<PathBuf>> {
+        self.shared_root.subscribe()
     }
 
     /// The Ray clusters whose head runs here.
@@ -203,6 +215,9 @@ impl Supervisor {
             return;
         }
         let key = plan.key.clone();
+        if let Some(root) = files::shared_root(&plan.assignment) {
+            self.shared_root.send_replace(Some(root));
+        }
         let spool = Spool::of(&plan, &self.config);
         let (stop, stop_receiver) = watch::channel(None);
         let (assignment, newest) = watch::channel(Arc::clone(&plan.assignment));

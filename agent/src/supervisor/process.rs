@@ -60,7 +60,8 @@ pub fn lives(id: ProcessId) -> bool {
     stat(id.pid).is_some_and(|stat| stat.id == id && stat.lives())
 }
 
-fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
+/// Reads the text of `/proc/PID/stat`.
+pub fn parse_stat(pid: u32, text: &[u8]) -> Option<Stat> {
     // The name (field 2) may hold spaces and parentheses, so fields count from the last `)`.
     let after_name = text.iter().rposition(|&byte| byte == b')')?;
     let fields = std::str::from_utf8(text.get(after_name + 1..)?).ok()?;
@@ -102,6 +103,16 @@ pub fn living_descendants(root: u32) -> Vec<ProcessId> {
 pub fn with_environment(variable: &str, value: &str) -> BTreeSet<ProcessId> {
     let entry = format!("{variable}={value}");
     select(|pid| environment_has(pid, |candidate| candidate == entry.as_bytes()))
+}
+
+/// The value that a process was given for `variable`: the outer `None` when its environment cannot be
+/// read, the inner when it has no such variable.
+pub fn environment_value(pid: u32, variable: &str) -> Option<Option<String>> {
+    let environment = read_limited(&format!("/proc/{pid}/environ"))?;
+    let value = environment
+        .split(|&byte| byte == 0)
+        .find_map(|entry| entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"="));
+    Some(value.map(|value| String::from_utf8_lossy(value).into_owned()))
 }
 
 /// Living processes, other than the caller, with `text` in one of their arguments.

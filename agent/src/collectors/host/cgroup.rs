@@ -131,6 +131,31 @@ pub fn pids_limit(roots: &Roots) -> Option<Limit> {
     tightest(groups, "pids.max").map(|(limit, _)| limit)
 }
 
+/// Processes and threads in the group with the tightest limit of them, and that limit.
+#[must_use]
+pub fn pids(roots: &Roots) -> Option<(u64, Limit)> {
+    let (_, groups) = groups(roots, "pids")?;
+    let (limit, directory) = tightest(groups, "pids.max")?;
+    Some((word(&directory.join("pids.current"))?.parse().ok()?, limit))
+}
+
+/// Processes of the group with the tightest memory limit that the kernel has killed for want of memory.
+#[must_use]
+pub fn oom_kills(roots: &Roots) -> Option<u64> {
+    let limited = memory_limit(roots)?;
+    let file = match limited.version {
+        CgroupVersion::V1 => "memory.oom_control",
+        CgroupVersion::V2 => "memory.events",
+    };
+    value_of(&text(&limited.directory.join(file))?, "oom_kill")
+}
+
+/// The directory of this process's own group in the unified hierarchy, if that has controllers.
+#[must_use]
+pub(super) fn own_v2(roots: &Roots) -> Option<PathBuf> {
+    (version(&roots.cgroup)? == CgroupVersion::V2).then(|| own_group(roots))?
+}
+
 /// The directory of this process's own group in the hierarchy that can stop processes: the unified one.
 #[must_use]
 pub fn own_group(roots: &Roots) -> Option<PathBuf> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::cgroup::{cpu_quota, cpu_used, memory_limit, own_group, pids_limit};
 use super::{
-    CgroupVersion, HostCollector, HostMemory, Limit, Roots, facts, parse_load1, parse_meminfo,
-    parse_port_range, parse_start_ticks, usable_cpus,
+    AgentUse, CgroupVersion, HostCollector, HostMemory, HostSample, Limit, Roots, facts,
+    parse_load1, parse_meminfo, parse_port_range, parse_start_ticks, usable_cpus,
 };
 use crate::collectors::fixture::{Tree, roots};
 
@@ -118,7 +118,9 @@ fn what_cannot_be_seen_is_none() {
     let nothing = facts(&roots(&tree));
     assert_eq!(nothing, super::HostFacts::default());
     let sample = HostCollector::new(roots(&tree)).sample();
-    assert_eq!(sample, super::HostSample::default());
+    // The limit of open files is asked of the kernel, not read.
+    let agent = AgentUse { open_files_limit: sample.agent.open_files_limit, ..AgentUse::default() };
+    assert_eq!(sample, HostSample { agent, ..HostSample::default() });
 }
 
 #[test]
@@ -196,4 +198,51 @@ fn a_quota_is_rounded_down_and_never_below_one_cpu() {
     assert_eq!(usable_cpus(Some(2), Some(64.0)), Some(2));
     assert_eq!(usable_cpus(None, Some(3.0)), Some(3));
     assert_eq!(usable_cpus(None, None), None);
+}
+
+#[test]
+fn what_weighs_on_a_limited_container_is_its_own() {
+    let tree = v2()
+        .file("proc/pressure/memory", "some avg10=90.00 avg60=0 avg300=0 total=9\n")
+        .file("proc/pressure/io", "some avg10=7.00 avg60=0 avg300=0 total=8\n")
+        .file(
+            "cgroup/slice/agent/memory.pressure",
+            "some avg10=2.00 avg60=0 avg300=0 total=5\nfull avg10=1.00 avg60=0 avg300=0 total=4\n",
+        )
+        .file("cgroup/slice/memory.events", "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\n")
+        .file("cgroup/slice/agent/pids.current", "321\n")
+        .file("proc/sys/fs/file-nr", "1984\t0\t9223372\n")
+        .file("proc/uptime", "86400.25 1.00\n")
+        .file(
+            "proc/self/net/dev",
+            "Inter-|   Receive  |  Transmit\n face |bytes packets\n    lo: 5 0 0 0 0 0 0 0 5 0 0 0 0 0 0 0\n  \
+             eth0: 100 2 0 0 0 0 0 0 900 6 0 0 0 0 0 0\n",
+        );
+    let sample = HostCollector::new(roots(&tree)).sample();
+    assert_eq!(sample.memory_pressure.and_then(|pressure| pressure.full_avg10_pct), Some(1.0));
+    assert_eq!(sample.io_pressure.map(|pressure| pressure.some_avg10_pct), Some(7.0));
+    assert_eq!(sample.cpu_pressure, None);
+    assert_eq!(sample.oom_kills, Some(2));
+    assert_eq!((sample.pids, sample.pids_limit), (Some(321), Some(4096)));
+    assert_eq!((sample.open_files, sample.open_files_limit), (Some(1984), Some(9_223_372)));
+    assert_eq!(sample.uptime_s, Some(86_400));
+    let names: Vec<&str> = sample.interfaces.iter().map(|i| i.name.as_str()).collect();
+    assert_eq!(names, ["eth0"]);
+}
+
+#[test]
+fn v1_counts_its_kills_elsewhere() {
+    let tree = v1()
+        .file("cgroup/memory/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
+        .file("cgroup/pids/pids.current", "12\n");
+    let sample = HostCollector::new(roots(&tree)).sample();
+    assert_eq!(sample.oom_kills, Some(4));
+    assert_eq!((sample.pids, sample.pids_limit), (Some(12), None));
+}
+
+#[test]
+fn a_host_that_cannot_be_read_is_no_reading() {
+    use crate::collectors::slot::Collector;
+    let tree = Tree::new();
+    assert!(HostCollector::new(roots(&tree)).read().is_err());
 }

@@ -2,28 +2,25 @@
 //! NVML down when the collector is dropped.
 
 use std::ffi::OsStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
 
-use gangline_common::time::Timestamp;
 use nvml_wrapper::bitmasks::event::EventTypes;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-use nvml_wrapper::enums::device::UsedGpuMemory;
-use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError as WrapperError;
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, EventSet, Nvml};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
-use crate::collectors::accelerator::{GpuProcess, Owner};
-
+use super::events::{self, Seen, Source};
+use super::read::{self, Memory};
 use super::{Busy, DriverFacts, GpuIdentity, GpuSample, LIBRARY_NAMES, NvmlError, XidEvent};
 
 /// Most GPUs that one node is believed to have; what lies beyond is ignored.
 const MAX_GPUS: u32 = 256;
 
-/// Most events taken from one GPU per request.
-const MAX_EVENTS: usize = 64;
+/// GPUs that may wait to be listened to.
+const NEW_SOURCES: usize = MAX_GPUS as usize;
 
 /// Where to send the answer to a request.
 type Reply<T> = oneshot::Sender<Result<T, NvmlError>>;
@@ -32,7 +29,6 @@ type Reply<T> = oneshot::Sender<Result<T, NvmlError>>;
 pub(super) enum Request {
     Identity(Reply<Vec<GpuIdentity>>),
     Sample(Reply<Vec<GpuSample>>),
-    Xids(Reply<Vec<XidEvent>>),
     Driver(Reply<DriverFacts>),
 }
 
@@ -43,12 +39,13 @@ pub(super) enum Startup {
     Failed(NvmlError),
 }
 
-/// Body of the thread. `busy` covers everything that calls into the library.
+/// Body of the thread. `busy` covers everything that calls into the library for a request.
 pub(super) fn run(
     library: Option<PathBuf>,
     started: &SyncSender<Startup>,
     queue: &Receiver<Request>,
     busy: &Busy,
+    events: &mpsc::Sender<XidEvent>,
 ) {
     busy.begin();
     let nvml = load(library);
@@ -61,12 +58,26 @@ pub(super) fn run(
     // Nobody listens any more when the start took too long; then the queue is closed too and the loop ends.
     let _ = started.send(outcome);
     let Some(nvml) = nvml else { return };
-    let mut gpus = Gpus { nvml: &nvml, slots: Vec::new(), events: 0 };
-    while let Ok(request) = queue.recv() {
-        busy.begin();
-        gpus.answer(request);
-        busy.end();
-    }
+    let seen = Seen::default();
+    // The listener ends when `sources` is dropped, and NVML is shut down after both.
+    thread::scope(|scope| {
+        let (sources, new) = sync_channel(NEW_SOURCES);
+        let seen = &seen;
+        let listener = thread::Builder::new().name("nvml-events".to_owned());
+        if let Err(error) = listener.spawn_scoped(scope, move || events::run(&new, events, seen)) {
+            tracing::error!(%error, "Xid errors of the GPUs will not be seen");
+        }
+        let mut gpus = Gpus { nvml: &nvml, slots: Vec::new(), sources, seen };
+        while let Ok(request) = queue.recv() {
+            busy.begin();
+            // A request that panics is left without an answer, and the next one is served.
+            let answered = catch_unwind(AssertUnwindSafe(|| gpus.answer(request)));
+            busy.end();
+            if answered.is_err() {
+                tracing::error!("a reading of NVML has panicked");
+            }
+        }
+    });
 }
 
 /// Loads the library and initialises NVML. `Ok(None)`: none of the usual names exists.
@@ -104,15 +115,17 @@ fn is_absence(reason: &str, library: &str) -> bool {
 struct Gpus<'nvml> {
     nvml: &'nvml Nvml,
     slots: Vec<Slot<'nvml>>,
-    /// Events taken so far.
-    events: u64,
+    /// GPUs that report their Xid errors.
+    sources: SyncSender<Source<'nvml>>,
+    seen: &'nvml Seen,
 }
 
-/// One index. The identity is asked for until it is known; the event set exists if the GPU reports Xids.
-#[derive(Default)]
+/// One index. The identity is asked for until it is known.
 struct Slot<'nvml> {
     identity: Option<GpuIdentity>,
-    events: Option<EventSet<'nvml>>,
+    /// It reports its Xid errors.
+    heard: bool,
+    memory: Memory<'nvml>,
 }
 
 impl<'nvml> Gpus<'nvml> {
@@ -125,13 +138,10 @@ impl<'nvml> Gpus<'nvml> {
             Request::Sample(reply) if !reply.is_closed() => {
                 let _ = reply.send(self.sample());
             }
-            Request::Xids(reply) if !reply.is_closed() => {
-                let _ = reply.send(self.xids());
-            }
             Request::Driver(reply) if !reply.is_closed() => {
                 let _ = reply.send(Ok(self.driver()));
             }
-            Request::Identity(_) | Request::Sample(_) | Request::Xids(_) | Request::Driver(_) => {}
+            Request::Identity(_) | Request::Sample(_) | Request::Driver(_) => {}
         }
     }
 
@@ -145,7 +155,7 @@ impl<'nvml> Gpus<'nvml> {
         for index in 0..count {
             let position = index as usize;
             if self.slots.len() <= position {
-                self.slots.push(Slot::default());
+                self.slots.push(Slot { identity: None, heard: false, memory: Memory::new() });
             }
             let Some(slot) = self.slots.get_mut(position) else {
                 continue;
@@ -157,8 +167,11 @@ impl<'nvml> Gpus<'nvml> {
                 continue;
             };
             slot.identity = identify(&device, index);
-            if slot.identity.is_some() {
-                slot.events = listen(self.nvml, &device);
+            if let Some(gpu) = &slot.identity
+                && let Some(events) = listen(self.nvml, &device)
+            {
+                let source = Source { uuid: gpu.uuid.clone(), events };
+                slot.heard = self.sources.try_send(source).is_ok();
             }
         }
         Ok(())
@@ -172,36 +185,24 @@ impl<'nvml> Gpus<'nvml> {
 
     fn sample(&mut self) -> Result<Vec<GpuSample>, NvmlError> {
         self.refresh()?;
-        let known = self.slots.iter().filter_map(|slot| slot.identity.as_ref());
-        Ok(known.map(|gpu| sample(self.nvml, gpu)).collect())
-    }
-
-    fn xids(&mut self) -> Result<Vec<XidEvent>, NvmlError> {
-        self.refresh()?;
-        let mut found = Vec::new();
-        for slot in &self.slots {
-            let (Some(gpu), Some(events)) = (&slot.identity, &slot.events) else {
-                continue;
-            };
-            for _ in 0..MAX_EVENTS {
-                // Time-out, a lost GPU and every other error all mean: no event to take now.
-                let Ok(event) = events.wait(0) else { break };
-                let xid = match event.event_data {
-                    Some(XidError::Value(code)) => Some(code),
-                    Some(XidError::Unknown) | None => None,
-                };
-                self.events += 1;
-                let (sequence, at) = (self.events, Timestamp::now());
-                found.push(XidEvent { sequence, at, uuid: gpu.uuid.clone(), xid });
-            }
-        }
-        Ok(found)
+        let (nvml, seen) = (self.nvml, self.seen);
+        let known = self.slots.iter_mut().filter_map(|slot| {
+            let gpu = slot.identity.as_ref()?;
+            let sample = read::sample(nvml, gpu.index, &gpu.uuid, &mut slot.memory);
+            let xids = seen.of(&gpu.uuid);
+            Some(GpuSample {
+                xids: xids.by_code.into_iter().collect(),
+                last_xid: xids.last,
+                ..sample
+            })
+        });
+        Ok(known.collect())
     }
 
     fn driver(&mut self) -> DriverFacts {
         // The facts are wanted most when the driver is sick, so a failed refresh only leaves counts as they are.
         let counted = self.refresh().is_ok();
-        let sources = self.slots.iter().filter(|slot| slot.events.is_some()).count();
+        let sources = self.slots.iter().filter(|slot| slot.heard).count();
         DriverFacts {
             driver: self.nvml.sys_driver_version().ok(),
             nvml: self.nvml.sys_nvml_version().ok(),
@@ -235,56 +236,6 @@ fn identify(device: &Device<'_>, index: u32) -> Option<GpuIdentity> {
 fn listen<'nvml>(nvml: &'nvml Nvml, device: &Device<'nvml>) -> Option<EventSet<'nvml>> {
     let set = nvml.create_event_set().ok()?;
     device.register_events(EventTypes::CRITICAL_XID_ERROR, set).ok()
-}
-
-fn sample(nvml: &Nvml, gpu: &GpuIdentity) -> GpuSample {
-    let mut sample = GpuSample { uuid: gpu.uuid.clone(), ..GpuSample::default() };
-    let device = match nvml.device_by_index(gpu.index) {
-        Ok(device) => device,
-        Err(error) => {
-            sample.lost = matches!(error, WrapperError::GpuLost);
-            return sample;
-        }
-    };
-    let mut lost = false;
-    let utilization = read(device.utilization_rates(), &mut lost);
-    let memory = read(device.memory_info(), &mut lost);
-    sample.utilization_pct = utilization.as_ref().map(|rates| rates.gpu as f32);
-    sample.memory_utilization_pct = utilization.as_ref().map(|rates| rates.memory as f32);
-    sample.memory_used_bytes = memory.as_ref().map(|memory| memory.used);
-    sample.memory_total_bytes = memory.as_ref().map(|memory| memory.total);
-    sample.temperature_c =
-        read(device.temperature(TemperatureSensor::Gpu), &mut lost).map(|celsius| celsius as f32);
-    sample.power_w = read(device.power_usage(), &mut lost).map(watts);
-    sample.power_limit_w = read(device.enforced_power_limit(), &mut lost)
-        .or_else(|| read(device.power_management_limit(), &mut lost))
-        .map(watts);
-    sample.sm_clock_mhz = read(device.clock_info(Clock::SM), &mut lost);
-    sample.mem_clock_mhz = read(device.clock_info(Clock::Memory), &mut lost);
-    sample.processes = read(device.running_compute_processes(), &mut lost)
-        .map(|processes| processes.iter().map(process).collect());
-    sample.lost = lost;
-    sample
-}
-
-/// The value, or `None` with a note if the GPU is gone.
-fn read<T>(reading: Result<T, WrapperError>, lost: &mut bool) -> Option<T> {
-    if matches!(reading, Err(WrapperError::GpuLost)) {
-        *lost = true;
-    }
-    reading.ok()
-}
-
-fn process(process: &ProcessInfo) -> GpuProcess {
-    let used_bytes = match process.used_gpu_memory {
-        UsedGpuMemory::Used(bytes) => Some(bytes),
-        UsedGpuMemory::Unavailable => None,
-    };
-    GpuProcess { pid: process.pid, used_bytes, owner: Owner::Unknown }
-}
-
-fn watts(milliwatts: u32) -> f32 {
-    milliwatts as f32 / 1000.0
 }
 
 #[cfg(test)]

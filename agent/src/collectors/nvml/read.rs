@@ -1,0 +1,375 @@
+//! One reading of one GPU: what may change from one second to the next each time, the rest every ten seconds or
+//! as soon as something has gone wrong.
+
+use std::time::{Duration, Instant};
+
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EccCounter, MemoryError, MemoryLocation, PerformancePolicy, RetirementCause,
+    TemperatureSensor,
+};
+use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
+use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError as WrapperError;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
+use nvml_wrapper_sys::bindings::field_id::{
+    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_MEMORY_TEMP,
+};
+
+use super::raw;
+use crate::collectors::accelerator::{
+    Ecc, EccCounts, GpuProcess, GpuSample, Link, Owner, Pcie, Profile, RecoveryAction,
+    RetiredPages, Violations,
+};
+use crate::collectors::owner;
+
+/// How often what changes slowly is read.
+const SLOW: Duration = Duration::from_secs(10);
+/// `nvml.h` gives rates of the profiling counters in MiB per second.
+const MIB: f64 = 1_048_576.0;
+
+/// What is remembered of a GPU between two readings.
+pub(super) struct Memory<'nvml> {
+    slow: Option<(Instant, GpuSample)>,
+    profiled: Option<bool>,
+    last: Option<GpmSample<'nvml>>,
+}
+
+impl Memory<'_> {
+    pub(super) fn new() -> Self {
+        Memory { slow: None, profiled: None, last: None }
+    }
+}
+
+/// Reads the GPU with this uuid, which NVML has at `index`.
+pub(super) fn sample<'nvml>(
+    nvml: &'nvml Nvml,
+    index: u32,
+    uuid: &str,
+    memory: &mut Memory<'nvml>,
+) -> GpuSample {
+    let mut reader = Reader { lost: false, reset_required: false };
+    let sample = match reader.take(nvml.device_by_index(index)) {
+        Some(device) => reader.sample(nvml, &device, uuid, memory),
+        None => GpuSample::default(),
+    };
+    if reader.lost {
+        // What is left of it is of before.
+        *memory = Memory::new();
+        return GpuSample { uuid: uuid.to_owned(), lost: true, ..GpuSample::default() };
+    }
+    GpuSample { uuid: uuid.to_owned(), reset_required: reader.reset_required, ..sample }
+}
+
+/// Notes what failed readings say about the GPU as a whole.
+struct Reader {
+    lost: bool,
+    reset_required: bool,
+}
+
+impl Reader {
+    /// The value, or `None` with a note if the GPU is gone.
+    fn take<T>(&mut self, reading: Result<T, WrapperError>) -> Option<T> {
+        match &reading {
+            Err(WrapperError::GpuLost) => self.lost = true,
+            Err(WrapperError::ResetRequired) => self.reset_required = true,
+            _ => {}
+        }
+        reading.ok()
+    }
+
+    fn sample<'nvml>(
+        &mut self,
+        nvml: &'nvml Nvml,
+        device: &Device<'nvml>,
+        uuid: &str,
+        memory: &mut Memory<'nvml>,
+    ) -> GpuSample {
+        let kept = memory.slow.take().filter(|(at, _)| at.elapsed() < SLOW);
+        let (at, slow) = kept.unwrap_or_else(|| (Instant::now(), self.slow(nvml, device)));
+        let mut sample = slow.clone();
+        self.fast(device, &mut sample);
+        // An error that shows in a total is looked up at once, and not within ten seconds.
+        let went_wrong = sample.ecc.volatile.uncorrected != slow.ecc.volatile.uncorrected
+            || states(&sample) != states(&slow);
+        if went_wrong && !self.lost {
+            let looked_up = self.slow(nvml, device);
+            sample = looked_up.clone();
+            self.fast(device, &mut sample);
+            memory.slow = Some((Instant::now(), looked_up));
+        } else {
+            memory.slow = Some((at, slow));
+        }
+        sample.profile = self.profile(nvml, device, memory);
+        if self.lost {
+            tracing::warn!(gpu = uuid, "the GPU has fallen off the bus");
+        }
+        sample
+    }
+
+    /// What may change from one second to the next.
+    fn fast(&mut self, device: &Device<'_>, sample: &mut GpuSample) {
+        let rates = self.take(device.utilization_rates());
+        sample.utilization_pct = rates.as_ref().map(|rates| rates.gpu as f32);
+        sample.memory_utilization_pct = rates.as_ref().map(|rates| rates.memory as f32);
+        let memory = self.take(device.memory_info());
+        sample.memory_used_bytes = memory.as_ref().map(|memory| memory.used);
+        sample.memory_total_bytes = memory.as_ref().map(|memory| memory.total);
+        sample.memory_reserved_bytes = memory.as_ref().map(|memory| memory.reserved);
+        sample.memory_free_bytes = memory.as_ref().map(|memory| memory.free);
+        sample.temperature_c =
+            self.take(device.temperature(TemperatureSensor::Gpu)).map(|celsius| celsius as f32);
+        let [memory_c] = self.fields(device, [NVML_FI_DEV_MEMORY_TEMP]);
+        // A GPU whose memory has no sensor answers 0.
+        sample.memory_temperature_c = memory_c.filter(|celsius| *celsius > 0).map(|c| c as f32);
+        sample.power_w = self.take(device.power_usage()).map(watts);
+        sample.energy_mj = self.take(device.total_energy_consumption());
+        sample.sm_clock_mhz = self.take(device.clock_info(Clock::SM));
+        sample.mem_clock_mhz = self.take(device.clock_info(Clock::Memory));
+        sample.clock_reasons =
+            self.take(device.current_throttle_reasons()).map(|reasons| reasons.bits());
+        sample.pcie.replays = self.take(device.pcie_replay_counter());
+        let ecc = &mut sample.ecc.volatile;
+        ecc.corrected = self.total(device, MemoryError::Corrected, EccCounter::Volatile);
+        ecc.uncorrected = self.total(device, MemoryError::Uncorrected, EccCounter::Volatile);
+        for link in sample.links.iter_mut().flatten() {
+            link.active = self.take(device.link_wrapper_for(link.number).is_active());
+        }
+    }
+
+    /// The rest.
+    fn slow(&mut self, nvml: &Nvml, device: &Device<'_>) -> GpuSample {
+        let encoder = self.take(device.encoder_utilization());
+        let decoder = self.take(device.decoder_utilization());
+        let [recovery] = self.fields(device, [NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]);
+        let processes = self.take(device.running_compute_processes());
+        GpuSample {
+            encoder_pct: encoder.map(|share| share.utilization as f32),
+            decoder_pct: decoder.map(|share| share.utilization as f32),
+            temperature_margin_c: self.take(raw::margin_temperature(nvml, device)),
+            power_limit_w: self
+                .take(device.enforced_power_limit())
+                .or_else(|| self.take(device.power_management_limit()))
+                .map(watts),
+            violations: self.violations(device),
+            pcie: Pcie {
+                replays: None,
+                generation: self.take(device.current_pcie_link_gen()),
+                width: self.take(device.current_pcie_link_width()),
+                max_generation: self.take(device.max_pcie_link_gen()),
+                max_width: self.take(device.max_pcie_link_width()),
+            },
+            ecc: Ecc {
+                volatile: self.counts(device, EccCounter::Volatile),
+                aggregate: self.counts(device, EccCounter::Aggregate),
+                sram_threshold_exceeded: self.take(raw::sram_threshold_exceeded(nvml, device)),
+            },
+            rows: self.take(raw::remapped_rows(nvml, device)),
+            retired: self.retired(device),
+            links: self.links(device),
+            recovery: recovery.map(recovery_action),
+            fabric: self.take(raw::fabric(nvml, device)).flatten(),
+            persistence: self.take(device.is_in_persistent_mode()),
+            processes: processes.map(|all| owned(&all)),
+            ..GpuSample::default()
+        }
+    }
+
+    /// Fields that have numbers and no function, as whole numbers.
+    fn fields<const N: usize>(&mut self, device: &Device<'_>, ids: [u32; N]) -> [Option<u64>; N] {
+        let answers = self.take(device.field_values_for(&ids.map(FieldId))).unwrap_or_default();
+        let mut answers = answers.into_iter();
+        // By position: the wrapper translates numbers that differ between drivers.
+        ids.map(|_| {
+            let answer = self.take(answers.next()?)?;
+            match self.take(answer.value)? {
+                SampleValue::U32(value) => Some(value.into()),
+                SampleValue::U64(value) => Some(value),
+                SampleValue::I64(value) => u64::try_from(value).ok(),
+                SampleValue::F64(_) => None,
+            }
+        })
+    }
+
+    fn total(
+        &mut self,
+        device: &Device<'_>,
+        error: MemoryError,
+        counter: EccCounter,
+    ) -> Option<u64> {
+        self.take(device.total_ecc_errors(error, counter))
+    }
+
+    fn counts(&mut self, device: &Device<'_>, counter: EccCounter) -> EccCounts {
+        use MemoryError::{Corrected, Uncorrected};
+        use MemoryLocation::{Device as Dram, SRAM};
+        let mut at = |error: MemoryError, location: MemoryLocation| {
+            self.take(device.memory_error_counter(error, counter, location))
+        };
+        EccCounts {
+            sram_corrected: at(Corrected, SRAM),
+            sram_uncorrected: at(Uncorrected, SRAM),
+            dram_corrected: at(Corrected, Dram),
+            dram_uncorrected: at(Uncorrected, Dram),
+            corrected: self.total(device, Corrected, counter),
+            uncorrected: self.total(device, Uncorrected, counter),
+        }
+    }
+
+    fn violations(&mut self, device: &Device<'_>) -> Violations {
+        let mut of = |policy: PerformancePolicy| {
+            self.take(device.violation_status(policy)).map(|time| time.violation_time)
+        };
+        Violations {
+            power_ns: of(PerformancePolicy::Power),
+            thermal_ns: of(PerformancePolicy::Thermal),
+            sync_boost_ns: of(PerformancePolicy::SyncBoost),
+            board_limit_ns: of(PerformancePolicy::BoardLimit),
+            low_utilization_ns: of(PerformancePolicy::LowUtilization),
+            reliability_ns: of(PerformancePolicy::Reliability),
+        }
+    }
+
+    fn retired(&mut self, device: &Device<'_>) -> Option<RetiredPages> {
+        let mut pages = |cause: RetirementCause| {
+            let pages = self.take(device.retired_pages(cause))?;
+            u32::try_from(pages.len()).ok()
+        };
+        let (single_bit, double_bit) = (
+            pages(RetirementCause::MultipleSingleBitEccErrors),
+            pages(RetirementCause::DoubleBitEccError),
+        );
+        let pending = self.take(device.are_pages_pending_retired());
+        (single_bit.is_some() || double_bit.is_some()).then_some(RetiredPages {
+            single_bit,
+            double_bit,
+            pending,
+        })
+    }
+
+    /// The links that exist. A link number that does not is refused.
+    fn links(&mut self, device: &Device<'_>) -> Option<Vec<Link>> {
+        let mut links = Vec::new();
+        for number in 0..NVML_NVLINK_MAX_LINKS {
+            let link = device.link_wrapper_for(number);
+            let Some(active) = self.take(link.is_active()) else { continue };
+            let mut errors = |counter| self.take(link.error_counter(counter));
+            links.push(Link {
+                number,
+                active: Some(active),
+                replays: errors(ErrorCounter::DlReplay),
+                recoveries: errors(ErrorCounter::DlRecovery),
+                crc_flit: errors(ErrorCounter::DlCrcFlit),
+                crc_data: errors(ErrorCounter::DlCrcData),
+            });
+        }
+        (!links.is_empty()).then_some(links)
+    }
+
+    /// What happened since the sample before.
+    fn profile<'nvml>(
+        &mut self,
+        nvml: &'nvml Nvml,
+        device: &Device<'nvml>,
+        memory: &mut Memory<'nvml>,
+    ) -> Option<Profile> {
+        if memory.profiled.is_none() {
+            memory.profiled = match device.gpm_support() {
+                Ok(supported) => Some(supported),
+                // An old driver has no such function, and will not get one while it is loaded.
+                Err(WrapperError::FailedToLoadSymbol(_) | WrapperError::NotSupported) => {
+                    Some(false)
+                }
+                Err(error) => {
+                    self.take::<()>(Err(error));
+                    None
+                }
+            };
+        }
+        if memory.profiled != Some(true) {
+            return None;
+        }
+        let now = self.take(device.gpm_sample())?;
+        let before = memory.last.replace(now)?;
+        let metrics = gpm_metrics_get(nvml, &before, memory.last.as_ref()?, &METRICS);
+        let mut values = self.take(metrics)?.into_iter().map(|metric| {
+            let value = metric.ok()?.value;
+            (value.is_finite() && value >= 0.0).then_some(value)
+        });
+        let mut next = || values.next().flatten();
+        Some(Profile {
+            graphics_active: next().map(share),
+            sm_active: next().map(share),
+            sm_occupancy: next().map(share),
+            tensor_active: next().map(share),
+            dram_active: next().map(share),
+            fp64_active: next().map(share),
+            fp32_active: next().map(share),
+            fp16_active: next().map(share),
+            pcie_received_bytes_per_s: next().map(bytes_per_s),
+            pcie_sent_bytes_per_s: next().map(bytes_per_s),
+            nvlink_received_bytes_per_s: next().map(bytes_per_s),
+            nvlink_sent_bytes_per_s: next().map(bytes_per_s),
+        })
+    }
+}
+
+/// In the order of the fields of [`Profile`].
+const METRICS: [GpmMetricId; 12] = [
+    GpmMetricId::GraphicsUtil,
+    GpmMetricId::SmUtil,
+    GpmMetricId::SmOccupancy,
+    GpmMetricId::AnyTensorUtil,
+    GpmMetricId::DramBwUtil,
+    GpmMetricId::Fp64Util,
+    GpmMetricId::Fp32Util,
+    GpmMetricId::Fp16Util,
+    GpmMetricId::PcieRxPerSec,
+    GpmMetricId::PcieTxPerSec,
+    GpmMetricId::NvlinkTotalRxPerSec,
+    GpmMetricId::NvlinkTotalTxPerSec,
+];
+
+/// Percent to the 0 to 1 that DCGM has.
+fn share(percent: f64) -> f32 {
+    (percent / 100.0) as f32
+}
+
+fn bytes_per_s(mib_per_s: f64) -> u64 {
+    (mib_per_s * MIB) as u64
+}
+
+fn states(sample: &GpuSample) -> Vec<Option<bool>> {
+    sample.links.iter().flatten().map(|link| link.active).collect()
+}
+
+fn recovery_action(number: u64) -> RecoveryAction {
+    match number {
+        0 => RecoveryAction::None,
+        1 => RecoveryAction::GpuReset,
+        2 => RecoveryAction::NodeReboot,
+        3 => RecoveryAction::DrainPeers,
+        4 => RecoveryAction::DrainAndReset,
+        other => RecoveryAction::Other(other),
+    }
+}
+
+fn owned(all: &[ProcessInfo]) -> Vec<GpuProcess> {
+    let pids: Vec<u32> = all.iter().map(|process| process.pid).collect();
+    let with = |(process, owner): (&ProcessInfo, Owner)| {
+        let used_bytes = match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        GpuProcess { pid: process.pid, used_bytes, owner }
+    };
+    all.iter().zip(owner::of_all(&pids)).map(with).collect()
+}
+
+fn watts(milliwatts: u32) -> f32 {
+    milliwatts as f32 / 1000.0
+}

@@ -1,0 +1,257 @@
+//! Reading one device: what is remembered of it, and its files.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::{
+    Counter, Gid, LinkLayer, MAX_COUNTERS, MAX_GIDS, MAX_PORTS, MAX_UNREADABLE, Port, PortState,
+    RdmaDevice,
+};
+use crate::collectors::host::word;
+
+/// How often names, identities and addresses are read.
+const SLOW: Duration = Duration::from_secs(60);
+/// Bits per second of one Gb/s, as bytes.
+const GIGABIT_BYTES: f64 = 1e9 / 8.0;
+
+/// The names in a directory.
+pub(super) fn names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = std::fs::read_dir(directory)?;
+    let name = |entry: io::Result<std::fs::DirEntry>| match entry {
+        Ok(entry) => entry.file_name().into_string().ok().map(Ok),
+        Err(error) => Some(Err(error)),
+    };
+    entries.filter_map(name).collect()
+}
+
+/// What is remembered of one device.
+pub(super) struct Device {
+    path: PathBuf,
+    slow: Option<(Instant, RdmaDevice)>,
+    ports: BTreeMap<u32, PortMemory>,
+}
+
+struct PortMemory {
+    path: PathBuf,
+    /// Directories of counters with the names of their files.
+    directories: Vec<(OwnedFd, Vec<String>)>,
+    listed: Option<Instant>,
+    gids: Vec<Gid>,
+    /// Every counter that was ever read, of those that are listed.
+    known: BTreeMap<String, Counter>,
+}
+
+impl Device {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Device { path, slow: None, ports: BTreeMap::new() }
+    }
+
+    pub(super) fn read(&mut self) -> RdmaDevice {
+        let kept = self.slow.take().filter(|(at, _)| at.elapsed() < SLOW);
+        let (at, slow) = kept.unwrap_or_else(|| (Instant::now(), identity(&self.path)));
+        let mut device = slow.clone();
+        self.slow = Some((at, slow));
+        let numbers = match names(&self.path.join("ports")) {
+            Ok(names) => names,
+            Err(error) => {
+                // What is known of its counters stays: it may be readable again the next time.
+                device.problem = Some(format!("ports: {error}"));
+                return device;
+            }
+        };
+        let mut numbers: Vec<u32> = numbers.iter().filter_map(|name| name.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers.truncate(MAX_PORTS);
+        self.ports.retain(|number, _| numbers.contains(number));
+        let path = &self.path;
+        device.ports = numbers
+            .into_iter()
+            .map(|number| {
+                let new = || PortMemory::new(path.join("ports").join(number.to_string()));
+                let port = self.ports.entry(number).or_insert_with(new);
+                Port { number, ..port.read() }
+            })
+            .collect();
+        device
+    }
+}
+
+fn identity(path: &Path) -> RdmaDevice {
+    let target = std::fs::read_link(path.join("device")).ok();
+    let bus = target.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
+    RdmaDevice {
+        board_id: word(&path.join("board_id")),
+        firmware: word(&path.join("fw_ver")),
+        hca_type: word(&path.join("hca_type")),
+        node_guid: word(&path.join("node_guid")),
+        // `domain:bus:device.function`; a virtual device has another parent.
+        pci_address: bus.filter(|name| name.matches(':').count() == 2).map(str::to_owned),
+        ..RdmaDevice::default()
+    }
+}
+
+impl PortMemory {
+    fn new(path: PathBuf) -> Self {
+        PortMemory {
+            path,
+            directories: Vec::new(),
+            listed: None,
+            gids: Vec::new(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    fn read(&mut self) -> Port {
+        let old = self.listed.is_none_or(|at| at.elapsed() >= SLOW);
+        let (counters, unreadable) = match (!old).then(|| self.numbers()) {
+            Some(Numbers { moved: false, read, unreadable }) => (read, unreadable),
+            // The names are old, or files are no longer where they were.
+            _ => {
+                self.list();
+                let Numbers { read, unreadable, .. } = self.numbers();
+                (read, unreadable)
+            }
+        };
+        let counters = self.take_in(counters);
+        let at = |name: &str| word(&self.path.join(name));
+        Port {
+            number: 0,
+            link_layer: at("link_layer").as_deref().and_then(link_layer),
+            state: at("state").as_deref().and_then(port_state),
+            physical_state: at("phys_state").as_deref().and_then(port_state),
+            rate_bytes_per_s: at("rate").as_deref().and_then(rate),
+            counters,
+            unreadable_count: u32::try_from(unreadable.len()).unwrap_or(u32::MAX),
+            unreadable: unreadable.into_iter().take(MAX_UNREADABLE).collect(),
+            gids: self.gids.clone(),
+        }
+    }
+
+    /// Finds the files and the addresses anew.
+    fn list(&mut self) {
+        self.listed = Some(Instant::now());
+        self.directories.clear();
+        let mut room = MAX_COUNTERS;
+        for kind in ["counters", "hw_counters"] {
+            let path = self.path.join(kind);
+            let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+            let Ok(directory) = openat(CWD, &path, flags, Mode::empty()) else { continue };
+            let Ok(mut files) = names(&path) else { continue };
+            files.sort();
+            files.truncate(room);
+            room -= files.len();
+            self.directories.push((directory, files));
+        }
+        let listed = |name: &String| self.directories.iter().any(|(_, files)| files.contains(name));
+        self.known.retain(|name, _| listed(name));
+        self.gids = gids(&self.path);
+    }
+
+    fn numbers(&self) -> Numbers {
+        let mut numbers = Numbers::default();
+        for (directory, files) in &self.directories {
+            for file in files {
+                match number(directory, file) {
+                    Ok(Some(value)) => numbers.read.push((file.clone(), value)),
+                    // The port does not count this.
+                    Ok(None) => {}
+                    Err(Errno::NOENT | Errno::NODEV) => numbers.moved = true,
+                    Err(_) => numbers.unreadable.push(file.clone()),
+                }
+            }
+        }
+        numbers
+    }
+
+    /// Compares each with its last value, however long ago that was read.
+    fn take_in(&mut self, read: Vec<(String, u64)>) -> BTreeMap<String, Counter> {
+        let mut counters = BTreeMap::new();
+        for (name, value) in read {
+            let counter = match self.known.get(&name) {
+                Some(before) => before.then(value),
+                None => Counter { value, grown: 0, step: 0 },
+            };
+            self.known.insert(name.clone(), counter);
+            counters.insert(name, counter);
+        }
+        counters
+    }
+}
+
+impl Counter {
+    /// The next reading of the same counter.
+    pub(super) fn then(self, value: u64) -> Self {
+        let step = value.checked_sub(self.value).unwrap_or(value);
+        Counter { value, grown: self.grown.saturating_add(step), step }
+    }
+}
+
+/// One pass over the counters.
+#[derive(Default)]
+struct Numbers {
+    read: Vec<(String, u64)>,
+    unreadable: Vec<String>,
+    /// A file is not there any more.
+    moved: bool,
+}
+
+/// The number in a file; `None` where the file says that there is none.
+fn number(directory: impl AsFd, name: &str) -> Result<Option<u64>, Errno> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut buffer = [0; 64];
+    let length = rustix::io::read(&file, &mut buffer)?;
+    let text = buffer.get(..length).and_then(|text| std::str::from_utf8(text).ok());
+    match text.map(str::trim) {
+        // What a port without such a counter says.
+        Some("-") => Ok(None),
+        Some(text) if text.starts_with("N/A") => Ok(None),
+        Some(text) => text.parse().map(Some).map_err(|_| Errno::INVAL),
+        None => Err(Errno::INVAL),
+    }
+}
+
+/// A line such as `4: ACTIVE`.
+fn port_state(line: &str) -> Option<PortState> {
+    let (number, name) = line.split_once(':')?;
+    let name = name.trim();
+    let plain = !name.is_empty() && name.len() <= 32 && !name.contains(char::is_control);
+    let number = number.trim().parse().ok()?;
+    plain.then(|| PortState { number, name: name.to_owned() })
+}
+
+/// A line such as `400 Gb/sec (4X NDR)`.
+fn rate(line: &str) -> Option<u64> {
+    let (gigabits, _) = line.split_once(" Gb/sec")?;
+    let gigabits: f64 = gigabits.trim().parse().ok()?;
+    (gigabits.is_finite() && gigabits >= 0.0).then_some((gigabits * GIGABIT_BYTES) as u64)
+}
+
+fn link_layer(word: &str) -> Option<LinkLayer> {
+    match word {
+        "InfiniBand" => Some(LinkLayer::InfiniBand),
+        "Ethernet" => Some(LinkLayer::Ethernet),
+        _ => None,
+    }
+}
+
+/// The addresses of a port. An entry that is not in use is all zeros, and its kind cannot be read.
+fn gids(port: &Path) -> Vec<Gid> {
+    let entry = |index: u32| {
+        let name = index.to_string();
+        let gid = word(&port.join("gids").join(&name))?;
+        let used = gid.chars().any(|digit| digit != '0' && digit != ':');
+        (used && gid.len() <= 64).then(|| Gid {
+            index,
+            gid,
+            kind: word(&port.join("gid_attrs/types").join(&name)),
+            interface: word(&port.join("gid_attrs/ndevs").join(&name)),
+        })
+    };
+    (0..MAX_GIDS).filter_map(entry).collect()
+}
