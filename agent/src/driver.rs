@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::core::assignment::Phase;
 use crate::core::effect::{Effect, Effects};
 use crate::core::event::{Durable, Event};
+use crate::health::readings::{Holder, Holders};
 use crate::ledger::{Content, Ledger};
 use crate::link::LinkStatus;
 use crate::link::contact::ContactTime;
@@ -130,6 +131,8 @@ pub struct Channels {
     pub tail: watch::Sender<TailPlan>,
     pub link: watch::Receiver<LinkStatus>,
     pub contact: ContactTime,
+    /// Which member has which GPU.
+    pub holders: watch::Sender<Holders>,
     /// Where `gangline-agent status` looks.
     pub status: PathBuf,
 }
@@ -438,8 +441,30 @@ impl<M: Members> Driver<M> {
             }
             differs
         });
+        let holders = self.holders();
+        self.channels.holders.send_if_modified(|current| {
+            let differs = *current != holders;
+            if differs {
+                *current = holders;
+            }
+            differs
+        });
         let link = self.channels.link.borrow().clone();
         self.status.refresh(|| Status::of(&self.core, &link));
+    }
+
+    fn holders(&self) -> Holders {
+        let holds = self
+            .core
+            .members()
+            .filter(|(_, member)| !matches!(member.phase, Phase::Ended(_) | Phase::Refused(_)));
+        let held = holds.flat_map(|(key, member)| {
+            let assignment = self.assignments.get(&(key.gang.clone(), key.epoch));
+            let job = assignment.map(|assignment| assignment.job.clone());
+            let holder = Holder { gang: key.gang.clone(), job };
+            member.gpus.iter().map(move |gpu| (gpu.clone(), holder.clone()))
+        });
+        held.collect()
     }
 
     fn tail_plan(&self) -> TailPlan {

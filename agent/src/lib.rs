@@ -11,6 +11,7 @@ pub mod config;
 pub mod doctor;
 pub mod driver;
 pub mod durable;
+pub mod health;
 pub mod inventory;
 pub mod join;
 pub mod ledger;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gangline_common::join_token::JoinToken;
 use gangline_common::random;
-use gangline_common::wire::v1::{HealthCleared, NodeHealth};
+use gangline_common::wire::v1::HealthCleared;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -17,13 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::code::Code;
 use crate::collectors::NewestReadings;
+use crate::collectors::accelerator::Accelerator;
 use crate::collectors::host::Roots;
 use crate::collectors::nvml::{DEFAULT_TIMEOUT, NvmlCollector, NvmlError};
 use crate::collectors::shared::{self, SharedCollector};
 use crate::config::{Config, CoordinatorAddress, OnSigterm};
 use crate::driver::{self, Driver, Input, MAILBOX, Outlook};
 use crate::durable::private_directory;
-use crate::inventory::{DoctorSubject, Nvml, Standing, Surveyor};
+use crate::health::readings::Holders;
+use crate::inventory::{DoctorSubject, Nvml, Standing, Surveyor, opened};
 use crate::join::{self, IdentityError, JoinError, StoredIdentity};
 use crate::ledger::{Content, Ledger, LedgerError};
 use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
@@ -31,7 +33,7 @@ use crate::lock::{LockError, StateLock};
 use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
 use crate::telemetry::{LastSent, Sources};
-use crate::{reaper, route, status, telemetry};
+use crate::{health, reaper, route, status, telemetry};
 
 /// How long the link goes on after the last member has ended: its report and the last lines of
 /// its logs are on their way.
@@ -158,6 +160,26 @@ pub fn resolve_program(program: &Path) -> PathBuf {
         .unwrap_or_else(|| program.to_owned())
 }
 
+/// Judges what is read, for as long as it runs.
+async fn judge(
+    health: health::Watch,
+    nvml: Nvml,
+    readings: NewestReadings,
+    visible: telemetry::Visible,
+    holders: watch::Receiver<Holders>,
+    cleared: watch::Receiver<HealthCleared>,
+) {
+    let accelerator = opened(&nvml).map(|nvml| nvml as &dyn Accelerator);
+    let identities = match accelerator {
+        // Without them only lines of the kernel's log cannot be told by GPU.
+        Some(accelerator) => accelerator.identity().await.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    let xids = accelerator.and_then(Accelerator::events);
+    let sources = health::Sources { readings, xids, visible, identities, holders, cleared };
+    health.run(sources).await;
+}
+
 /// Opens NVML as configured. Waits at most for its time-out.
 pub async fn open_nvml(config: &Config) -> Nvml {
     let library = config.nvml_library.clone();
@@ -182,8 +204,6 @@ struct Agent {
     ending: CancellationToken,
     /// Collectors and the reaper: none of them ends by itself, and all end with this value.
     _others: JoinSet<()>,
-    /// For whoever judges or shows them; without a reader they are put together all the same.
-    _readings: NewestReadings,
 }
 
 impl Agent {
@@ -204,9 +224,15 @@ impl Agent {
         let place = Place { address, interface: route::interface(address, Path::new("/proc")) };
         let (connection, connection_receiver) = watch::channel(None);
         let (contact, contact_time) = watch::channel(None);
+        let (health, health_receiver) = watch::channel(None);
+        let (cleared, cleared_receiver) = watch::channel(HealthCleared::default());
+        let (holders, holders_receiver) = watch::channel(Holders::new());
+        let boot_id = gangline_common::time::boot_id();
+        let (health, gate) = health::Watch::new(&config.state_dir, boot_id, health);
         let supervisor = Supervisor::new(supervisor_config(config, &place)?, event_sender)
             .with_code(Code::new(connection_receiver))
-            .with_contact(contact_time.clone());
+            .with_contact(contact_time.clone())
+            .with_gate(gate);
         let ray = supervisor.ray_clusters();
         let (nursery, shared_root) = (supervisor.nursery(), supervisor.shared_root());
         // The configuration knows it before the first assignment does.
@@ -224,6 +250,7 @@ impl Agent {
                 tail,
                 link: link_status_receiver,
                 contact: contact_time,
+                holders,
                 status: status::path(&config.state_dir),
             },
         );
@@ -242,8 +269,9 @@ impl Agent {
         let last_sent = Arc::new(LastSent::default());
         let node = identity.node.as_str();
         let shared = SharedCollector::new(nursery, shared_root.clone(), node, shared::TIMEOUT);
+        let visible = survey.visible.clone();
         let sources = Sources {
-            nvml,
+            nvml: nvml.clone(),
             visible: survey.visible,
             roots: Roots::default(),
             state_dir: config.state_dir.clone(),
@@ -257,12 +285,7 @@ impl Agent {
         };
         others.spawn(telemetry::collect(sources, newest, whole));
 
-        let (health, health_receiver) = watch::channel(None);
-        let (cleared, _) = watch::channel(HealthCleared::default());
-        others.spawn(async move {
-            let _health: watch::Sender<Option<Arc<NodeHealth>>> = health;
-            std::future::pending().await
-        });
+        others.spawn(judge(health, nvml, readings, visible, holders_receiver, cleared_receiver));
         let ending = CancellationToken::new();
         let instance = format!("{:016x}", random::number()?);
         let channels = link::Channels {
@@ -283,7 +306,7 @@ impl Agent {
         };
         let link = Link::new(identity, config.state_dir.clone(), instance, SILENCE, channels);
         let link = tokio::spawn(link.run());
-        Ok(Agent { inputs, driver, link, ending, _others: others, _readings: readings })
+        Ok(Agent { inputs, driver, link, ending, _others: others })
     }
 
     async fn until_end(mut self, config: &Config, mut signals: Signals) -> Result<(), RunError> {

@@ -28,6 +28,7 @@ use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
 use crate::code::{Code, Wish};
+use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
 use crate::shim::protocol::{Push, SPOKEN, VERSION};
 use crate::shim::record::{ExitRecord, How};
@@ -58,6 +59,7 @@ pub struct Member {
     pub stop: watch::Receiver<Option<StopOrder>>,
     pub assignment: watch::Receiver<Arc<Assignment>>,
     pub contact: ContactTime,
+    gate: Option<Gate>,
     pub over: Arc<AtomicBool>,
     progress: Progress,
 }
@@ -68,6 +70,8 @@ pub struct Reins {
     /// The newest content of the plan's assignment.
     pub assignment: watch::Receiver<Arc<Assignment>>,
     pub contact: ContactTime,
+    /// Asked before the start.
+    pub gate: Option<Gate>,
     /// Set before the end is reported: no byte is added to any log any more.
     pub over: Arc<AtomicBool>,
 }
@@ -138,7 +142,7 @@ impl Member {
         (nursery, code): (Arc<Nursery>, Code),
         ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
-        Reins { stop, assignment, contact, over }: Reins,
+        Reins { stop, assignment, contact, gate, over }: Reins,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
         Member {
@@ -152,6 +156,7 @@ impl Member {
             stop,
             assignment,
             contact,
+            gate,
             over,
             progress: Progress::default(),
         }
@@ -164,7 +169,11 @@ impl Member {
         }
         let (plan, config) = (self.plan.clone(), Arc::clone(&self.config));
         let (nursery, spool) = (Arc::clone(&self.nursery), Arc::clone(&self.spool));
-        let prepared = match self.fetch_code().await {
+        let ready = match self.pass_gate().await {
+            Ok(()) => self.fetch_code().await,
+            Err(refusal) => Err(refusal),
+        };
+        let prepared = match ready {
             Ok(()) => {
                 let contact = self.contact.borrow().map(|at| at.boot_ms);
                 blocking(move || prepare(&plan, &config, &nursery, &spool, contact)).await
@@ -183,6 +192,19 @@ impl Member {
                 }
                 self.over.store(true, Ordering::Release);
                 self.say(MemberState::Refused(refusal)).await;
+            }
+        }
+    }
+
+    /// The check before the start: nothing has been made yet.
+    async fn pass_gate(&mut self) -> Result<(), Refusal> {
+        let Some(gate) = &self.gate else { return Ok(()) };
+        let gpus = self.plan.member.gpus.clone();
+        tokio::select! {
+            passed = gate.check(&gpus) => passed.map_err(|reason| Refusal::Unfit { reason }),
+            _ = self.stop.wait_for(Option::is_some) => {
+                let reason = "it was stopped before it was started".to_owned();
+                Err(Refusal::Impossible { reason })
             }
         }
     }

@@ -44,6 +44,7 @@ use tokio::time::Instant;
 
 pub use self::births::Nursery;
 use crate::code::Code;
+use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
 
 use self::member::{Member, Reins};
@@ -152,6 +153,7 @@ pub struct Supervisor {
     nursery: Arc<Nursery>,
     code: Code,
     contact: ContactTime,
+    gate: Option<Gate>,
     archive: Archive,
     ray: RayClusters,
     shared_root: watch::Sender<Option<PathBuf>>,
@@ -167,7 +169,19 @@ impl Supervisor {
         let code = Code::offline();
         let (_, contact) = watch::channel(None);
         let (shared_root, _) = watch::channel(None);
-        Supervisor { config, events, members, nursery, code, contact, archive, ray, shared_root }
+        let gate = None;
+        Supervisor {
+            config,
+            events,
+            members,
+            nursery,
+            code,
+            contact,
+            gate,
+            archive,
+            ray,
+            shared_root,
+        }
     }
 
     /// Where helper processes come from.
@@ -196,6 +210,13 @@ impl Supervisor {
     #[must_use]
     pub fn with_contact(mut self, contact: ContactTime) -> Self {
         self.contact = contact;
+        self
+    }
+
+    /// Members start only when the node is found fit.
+    #[must_use]
+    pub fn with_gate(mut self, gate: Gate) -> Self {
+        self.gate = Some(gate);
         self
     }
 
@@ -232,6 +253,7 @@ impl Supervisor {
                 stop: stop_receiver,
                 assignment: newest,
                 contact: self.contact.clone(),
+                gate: self.gate.clone(),
                 over: Arc::clone(&over),
             },
         );

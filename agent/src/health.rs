@@ -1,0 +1,303 @@
+//! The health of this node: the rules (`gangline_health`) are fed with what the collectors read. What
+//! stands is said to the coordinator, and is asked before a member starts.
+
+pub mod gate;
+pub mod readings;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use gangline_common::ids::GpuId;
+use gangline_common::time::Timestamp;
+use gangline_common::wire::v1::{self, HealthCleared, HealthLevel, NodeHealth};
+use gangline_health::{Component, Config, Engine, Level, Rule, Saved};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, watch};
+
+use self::gate::Gate;
+use self::readings::{Holders, Registered, Translator};
+use crate::collectors::NewestReadings;
+use crate::collectors::accelerator::{GpuIdentity, XidEvent};
+use crate::durable::replace_file;
+
+/// File in the state directory with what must survive a restart of the agent.
+const FILE: &str = "health.json";
+/// Longest file that is read back, in bytes.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+/// Words that changed in conditions that stand (how full, how often) are said at most this often.
+const WORDS_EVERY: Duration = Duration::from_secs(30);
+/// What only counts further is written down at most this often.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// Where the watch gets what it judges.
+pub struct Sources {
+    pub readings: NewestReadings,
+    /// Errors that the driver reports by itself; `None` on a node without NVML.
+    pub xids: Option<mpsc::Receiver<XidEvent>>,
+    /// GPUs in the inventory.
+    pub visible: watch::Receiver<BTreeSet<GpuId>>,
+    /// Where they are on the bus.
+    pub identities: Vec<GpuIdentity>,
+    pub holders: watch::Receiver<Holders>,
+    /// What operators have ended.
+    pub cleared: watch::Receiver<HealthCleared>,
+}
+
+/// What survives the agent.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    engine: Saved,
+    registered: Registered,
+}
+
+/// The rules and what they compare with; shared with the [`Gate`].
+pub(crate) struct State {
+    engine: Engine,
+    registered: Registered,
+    /// Readings were taken in since the agent began.
+    began: bool,
+    has_shared_root: bool,
+}
+
+pub(crate) type SharedState = Arc<Mutex<State>>;
+
+pub(crate) fn lock(state: &SharedState) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Judges readings as they come, for as long as it runs.
+pub struct Watch {
+    state: SharedState,
+    translator: Translator,
+    said: watch::Sender<Option<Arc<NodeHealth>>>,
+    said_at: Option<Instant>,
+    path: PathBuf,
+    saved_at: Option<Instant>,
+}
+
+impl Watch {
+    /// Goes on from what the last agent left in `state_dir`. What cannot be read is left aside and
+    /// said: the rules then begin anew.
+    pub fn new(
+        state_dir: &Path,
+        boot_id: Option<String>,
+        said: watch::Sender<Option<Arc<NodeHealth>>>,
+    ) -> (Self, Gate) {
+        let path = state_dir.join(FILE);
+        let kept = read(&path);
+        let config = Config { boot_id, ..Config::default() };
+        let state = State {
+            engine: Engine::new(config, &kept.engine, Timestamp::now()),
+            registered: kept.registered,
+            began: false,
+            has_shared_root: false,
+        };
+        let state = Arc::new(Mutex::new(state));
+        let gate = Gate::new(Arc::clone(&state));
+        let translator = Translator::default();
+        (Watch { state, translator, said, said_at: None, path, saved_at: None }, gate)
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(mut self, mut sources: Sources) {
+        for gpu in &sources.identities {
+            if let Some(address) = &gpu.pci_bus_id {
+                self.translator.learn_address(address, GpuId(gpu.uuid.clone()));
+            }
+        }
+        loop {
+            tokio::select! {
+                changed = sources.readings.changed() => {
+                    if changed.is_err() {
+                        return std::future::pending().await;
+                    }
+                    self.on_readings(&mut sources);
+                }
+                event = next(&mut sources.xids) => {
+                    let reading = Translator::xid(&event, &sources.holders.borrow());
+                    if let Some(reading) = reading {
+                        lock(&self.state).engine.observe(&reading, Timestamp::now());
+                    }
+                }
+                changed = sources.cleared.changed() => {
+                    if changed.is_err() {
+                        return std::future::pending().await;
+                    }
+                    let cleared = sources.cleared.borrow_and_update().clone();
+                    self.on_cleared(&cleared, &sources.visible.borrow());
+                }
+            }
+            self.say().await;
+        }
+    }
+
+    fn on_readings(&mut self, sources: &mut Sources) {
+        let Some(readings) = sources.readings.borrow_and_update().clone() else { return };
+        let (visible, holders) = (sources.visible.borrow(), sources.holders.borrow());
+        let now = Timestamp::now();
+        let mut state = lock(&self.state);
+        state.registered.gpus.extend(visible.iter().map(|gpu| gpu.0.clone()));
+        if let Some(rdma) = &readings.rdma.value {
+            let ports: usize = rdma.devices.iter().map(|device| device.ports.len()).sum();
+            let ports = u32::try_from(ports).unwrap_or(u32::MAX);
+            state.registered.ports = state.registered.ports.max(ports);
+        }
+        state.has_shared_root = readings.shared.is_some();
+        state.began = true;
+        let registered = state.registered.clone();
+        for reading in self.translator.take(&readings, &visible, &registered, &holders) {
+            state.engine.observe(&reading, now);
+        }
+    }
+
+    /// An operator has put the node back into use.
+    fn on_cleared(&mut self, cleared: &HealthCleared, visible: &BTreeSet<GpuId>) {
+        let now = Timestamp::now();
+        let mut state = lock(&self.state);
+        let standing = state.engine.conditions(now);
+        for wanted in &cleared.conditions {
+            let Ok(component) = wanted.component.parse::<Component>() else { continue };
+            let is_it = |condition: &&gangline_health::Condition| {
+                condition.rule.id() == wanted.rule
+                    && condition.component == component
+                    && condition.since_wall_ms == wanted.since_ms
+            };
+            let Some(condition) = standing.iter().find(is_it) else { continue };
+            tracing::info!(
+                rule = wanted.rule,
+                component = wanted.component,
+                "ended by an operator"
+            );
+            match condition.rule {
+                // What is there now is what the node has from now on.
+                Rule::GpuSet => {
+                    state.registered.gpus = visible.iter().map(|gpu| gpu.0.clone()).collect();
+                }
+                Rule::PortCount => state.registered.ports = 0,
+                _ => {}
+            }
+            state.engine.clear(condition.rule, &component, now);
+        }
+    }
+
+    async fn say(&mut self) {
+        let (health, kept) = {
+            let state = lock(&self.state);
+            if !state.began {
+                return;
+            }
+            let health = told(&state.engine, Timestamp::now());
+            let (engine, registered) = (state.engine.saved(), state.registered.clone());
+            (health, Kept { engine, registered })
+        };
+        let news = self.said.borrow().as_ref().is_none_or(|old| differs(old, &health));
+        let words = self.said_at.is_none_or(|at| at.elapsed() >= WORDS_EVERY);
+        if news || self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_EVERY) {
+            self.saved_at = Some(Instant::now());
+            self.save(kept).await;
+        }
+        if news || words && self.said.borrow().as_deref() != Some(&health) {
+            self.said_at = Some(Instant::now());
+            self.said.send_replace(Some(Arc::new(health)));
+        }
+    }
+
+    /// Before what it holds is said: an agent that is started again must not have forgotten it.
+    async fn save(&self, kept: Kept) {
+        let path = self.path.clone();
+        let write = move || {
+            let text = serde_json::to_vec(&kept).map_err(std::io::Error::other)?;
+            replace_file(&path, &[&text])
+        };
+        let written = tokio::task::spawn_blocking(write).await;
+        if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            tracing::warn!(path = %self.path.display(), %error, "the state of health is not stored");
+        }
+    }
+}
+
+async fn next(xids: &mut Option<mpsc::Receiver<XidEvent>>) -> XidEvent {
+    if let Some(receiver) = xids {
+        if let Some(event) = receiver.recv().await {
+            return event;
+        }
+        *xids = None;
+    }
+    std::future::pending().await
+}
+
+fn read(path: &Path) -> Kept {
+    let read = || -> Result<Option<Kept>, String> {
+        match std::fs::metadata(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Ok(found) if found.len() > MAX_FILE_BYTES => return Err("it is too long".to_owned()),
+            _ => {}
+        }
+        let text = std::fs::read(path).map_err(|error| error.to_string())?;
+        serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string())
+    };
+    read().unwrap_or_else(|error| {
+        let path = path.display();
+        tracing::error!(%path, error, "the state of health cannot be read; its rules begin anew");
+        None
+    })
+    .unwrap_or_default()
+}
+
+/// Everything that stands, as it is said.
+fn told(engine: &Engine, now: Timestamp) -> NodeHealth {
+    let forbids = engine.start_check(now, u64::MAX).bad;
+    let forbids = |condition: &gangline_health::Condition| {
+        forbids.iter().any(|bad| bad.rule == condition.rule && bad.component == condition.component)
+    };
+    let conditions = engine.conditions(now).into_iter().take(v1::CONDITION_LIMIT);
+    let conditions = conditions.map(|condition| v1::Condition {
+        blocks_start: forbids(&condition),
+        rule: condition.rule.id().to_owned(),
+        component: condition.component.to_string(),
+        level: level(condition.level),
+        shadow: condition.shadow,
+        action: condition.suggested_action.word().to_owned(),
+        reason: condition.reason,
+        evidence: condition.evidence,
+        clears: format!("{} (ends by: {})", condition.advice, condition.clears),
+        since_ms: condition.since_wall_ms,
+    });
+    let blind = engine.blind(now).into_iter().take(v1::CONDITION_LIMIT);
+    let blind = blind.map(|blind| match &blind.component {
+        Some(component) => format!("{} on {component}: {}", blind.rule.id(), blind.why),
+        None => format!("{}: {}", blind.rule.id(), blind.why),
+    });
+    NodeHealth { conditions: conditions.collect(), blind: blind.collect() }
+}
+
+fn level(level: Level) -> HealthLevel {
+    match level {
+        Level::Info => HealthLevel::Info,
+        Level::Warning => HealthLevel::Warning,
+        Level::Degraded => HealthLevel::Degraded,
+        Level::NoNewJobs => HealthLevel::NoNewJobs,
+        Level::DrainAfterJob => HealthLevel::DrainAfterJob,
+        Level::Fatal => HealthLevel::Fatal,
+    }
+}
+
+/// Whether something came, went or changed in weight; the words of what stands do not count.
+fn differs(old: &NodeHealth, new: &NodeHealth) -> bool {
+    let weight = |condition: &v1::Condition| {
+        (
+            condition.rule.clone(),
+            condition.component.clone(),
+            condition.level,
+            condition.since_ms,
+            condition.blocks_start,
+        )
+    };
+    !old.conditions.iter().map(weight).eq(new.conditions.iter().map(weight))
+}
+
+#[cfg(test)]
+mod tests;

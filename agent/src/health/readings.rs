@@ -1,0 +1,472 @@
+//! What the collectors read, as the health rules take it. Every reading goes to the rules once: what
+//! has been seen before is told apart by its number.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gangline_common::ids::{GangId, GpuId, JobId};
+use gangline_health::reading::{
+    Agent, Canary, Collector, Fabric, Gpu, GpuSet, Handle, KernelClass, KernelLine, LocalDisk,
+    Memory, Nvlink, OomKills, Outcome, Pcie, PhysicalState, Port, PortState, Ports, Process,
+    RecoveryAction, SharedRoot, Sxid, Tasks, Usage, Xid,
+};
+use gangline_health::{Component, Reading, Rule};
+
+use crate::collectors::Readings;
+use crate::collectors::accelerator::{self, FabricState, GpuSample, Owner, XidEvent};
+use crate::collectors::host::HostSample;
+use crate::collectors::kernel::{self, KernelReading};
+use crate::collectors::rdma::RdmaReading;
+use crate::collectors::shared::{CanaryOutcome, SharedReading};
+use crate::collectors::slot::{self, Latest, Status};
+use crate::collectors::storage::{Room, StorageReading};
+use crate::collectors::tasks::TasksReading;
+
+/// Above this share of time with a kernel running, a PCIe link has no reason to sleep, in percent.
+const LOAD_PCT: f32 = 20.0;
+
+/// Who holds which GPU, by the driver's own knowledge.
+pub type Holders = BTreeMap<GpuId, Holder>;
+
+/// A member that has a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub gang: GangId,
+    pub job: Option<JobId>,
+}
+
+/// What the node has told the coordinator that it has; what is missing of it later is missing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct Registered {
+    pub gpus: BTreeSet<String>,
+    pub ports: u32,
+}
+
+/// What was handed to the rules last, of each source.
+#[derive(Debug, Default)]
+pub struct Translator {
+    numbers: BTreeMap<&'static str, u64>,
+    /// Attempts of each collector, successes and failures, when its fate was last told.
+    told: BTreeMap<&'static str, u64>,
+    oom_kills: Option<u64>,
+    kernel_line: Option<u64>,
+    /// PCI address to GPU, for lines of the kernel.
+    addresses: BTreeMap<String, GpuId>,
+    blind_said: bool,
+}
+
+impl Translator {
+    /// Everything that is new in `readings`.
+    pub fn take(
+        &mut self,
+        readings: &Readings,
+        visible: &BTreeSet<GpuId>,
+        registered: &Registered,
+        holders: &Holders,
+    ) -> Vec<Reading> {
+        let mut out = Vec::new();
+        for status in readings.collectors() {
+            out.extend(self.fate(&status));
+        }
+        self.gpus(readings, visible, registered, holders, &mut out);
+        if let Some(rdma) = self.news("rdma", &readings.rdma) {
+            ports(&rdma, registered, !holders.is_empty(), &mut out);
+        }
+        if let Some(host) = self.news("host", &readings.host) {
+            self.host(&host, holders, &mut out);
+            out.push(Reading::Agent(Agent {
+                loop_lag_ms: Some(readings.lag_ms),
+                rss_bytes: host.agent.memory_bytes,
+            }));
+        }
+        if let Some(storage) = self.news("storage", &readings.storage) {
+            disks(&storage, &mut out);
+        }
+        if let Some(shared) = &readings.shared
+            && let Some(reading) = self.news("shared", shared)
+        {
+            out.push(shared_root(&reading));
+        }
+        if let Some(tasks) = self.news("tasks", &readings.tasks) {
+            out.push(stuck(&tasks));
+        }
+        match &readings.kernel {
+            Some(kernel) => {
+                if let Some(kernel) = self.news("kernel", kernel) {
+                    self.kernel(&kernel, &mut out);
+                }
+            }
+            None if !std::mem::replace(&mut self.blind_said, true) => out.push(Reading::Blind {
+                rule: Rule::Kernel,
+                component: Component::Node,
+                why: "the kernel's log may not be read in this container".to_owned(),
+            }),
+            None => {}
+        }
+        if let Some(clock) = readings.clock
+            && clock.uncertain_ms < clock.ahead_ms.unsigned_abs().max(1_000)
+        {
+            out.push(Reading::ClockOffset(clock.ahead_ms));
+        }
+        out
+    }
+
+    /// An error that the driver reported by itself.
+    pub fn xid(event: &XidEvent, holders: &Holders) -> Option<Reading> {
+        let gpu = GpuId(event.uuid.clone());
+        let code = u32::try_from(event.xid?).ok()?;
+        let job = holders.get(&gpu).and_then(|holder| holder.job.clone());
+        Some(Reading::Xid(Xid { gpu: Some(gpu), code, text: None, job }))
+    }
+
+    /// The value of a collector if it was not handed out before.
+    fn news<T>(&mut self, name: &'static str, latest: &Latest<T>) -> Option<std::sync::Arc<T>> {
+        let value = latest.value.clone()?;
+        let last = self.numbers.insert(name, latest.number);
+        (last != Some(latest.number)).then_some(value)
+    }
+
+    /// How the newest run of a collector ended, once for each run, and again and again while it hangs.
+    fn fate(&mut self, status: &Status) -> Option<Reading> {
+        let runs = status.readings.saturating_add(status.failures);
+        let outcome = match &status.outcome {
+            slot::Outcome::Starting => return None,
+            slot::Outcome::Hung => {
+                Outcome::Hangs(u64::try_from(status.duration.as_millis()).unwrap_or(u64::MAX))
+            }
+            slot::Outcome::Ok => Outcome::Good,
+            slot::Outcome::Failed(why) => Outcome::Failed(why.clone()),
+            slot::Outcome::Panicked(why) => Outcome::Panicked(why.clone()),
+        };
+        let told = self.told.insert(status.name, runs);
+        let again = matches!(outcome, Outcome::Hangs(_)) || told != Some(runs);
+        let name = status.name.to_owned();
+        again.then_some(Reading::Collector(Collector { name, outcome }))
+    }
+
+    fn gpus(
+        &mut self,
+        readings: &Readings,
+        visible: &BTreeSet<GpuId>,
+        registered: &Registered,
+        holders: &Holders,
+        out: &mut Vec<Reading>,
+    ) {
+        let known: BTreeSet<GpuId> = registered.gpus.iter().cloned().map(GpuId).collect();
+        let Some(latest) = &readings.gpus else {
+            // No library: right for a node that never had a GPU.
+            let library = (!known.is_empty())
+                .then(|| Handle::Error("the NVML library is gone or does not start".to_owned()));
+            let present = Some(BTreeSet::new());
+            out.push(Reading::GpuSet(GpuSet { registered: known, present, library }));
+            return;
+        };
+        let Some(gpus) = self.news("gpus", latest) else { return };
+        let seen = |gpu: &&GpuSample| {
+            let id = GpuId(gpu.uuid.clone());
+            visible.contains(&id) || known.contains(&id)
+        };
+        let gpus: Vec<&GpuSample> = gpus.iter().filter(seen).collect();
+        let present = Some(gpus.iter().map(|gpu| GpuId(gpu.uuid.clone())).collect());
+        let library = Some(Handle::Good);
+        out.push(Reading::GpuSet(GpuSet { registered: known, present, library }));
+        for gpu in gpus {
+            out.push(Reading::Gpu(Box::new(self::gpu(gpu, holders))));
+        }
+    }
+
+    /// PCI addresses as NVML writes them, for lines of the kernel's log.
+    pub fn learn_address(&mut self, address: &str, gpu: GpuId) {
+        self.addresses.insert(short_address(address), gpu);
+    }
+
+    fn host(&mut self, host: &HostSample, holders: &Holders, out: &mut Vec<Reading>) {
+        out.push(Reading::Memory(Memory {
+            available_bytes: host.mem_available_bytes,
+            total_bytes: host.mem_total_bytes,
+            pressure_full_avg10: host
+                .memory_pressure
+                .and_then(|pressure| pressure.full_avg10_pct)
+                .map(f64::from),
+        }));
+        if let Some(kills) = host.oom_kills {
+            let before = self.oom_kills.replace(kills);
+            let new = before.map_or(0, |before| kills.saturating_sub(before));
+            if new > 0 {
+                let gangs: BTreeSet<&GangId> = holders.values().map(|h| &h.gang).collect();
+                // With one gang here there is nobody else whom it can have been.
+                let only = (gangs.len() == 1).then(|| gangs.into_iter().next().cloned());
+                out.push(Reading::OomKills(OomKills { new, gang: only.flatten() }));
+            }
+        }
+        let shm = match (host.shm_total_bytes, host.shm_free_bytes) {
+            (Some(total), Some(free)) => {
+                Usage { used: Some(total.saturating_sub(free)), limit: Some(total) }
+            }
+            _ => Usage::default(),
+        };
+        out.push(Reading::Shm(shm));
+        out.push(Reading::Pids(Usage { used: host.pids, limit: host.pids_limit }));
+        let files = Usage { used: host.open_files, limit: host.open_files_limit };
+        out.push(Reading::Descriptors(files));
+    }
+
+    fn kernel(&mut self, kernel: &KernelReading, out: &mut Vec<Reading>) {
+        for line in &kernel.lines {
+            if self.kernel_line.is_some_and(|last| line.sequence <= last) {
+                continue;
+            }
+            self.kernel_line = Some(line.sequence);
+            let of = |class| Reading::Kernel(KernelLine { class, text: line.text.clone() });
+            out.push(match &line.class {
+                kernel::KernelClass::SoftLockup => of(KernelClass::SoftLockup),
+                kernel::KernelClass::HungTask => of(KernelClass::HungTask),
+                kernel::KernelClass::ReadOnlyRemount => of(KernelClass::ReadOnlyRemount),
+                kernel::KernelClass::NfsNotResponding => of(KernelClass::NfsNotResponding),
+                kernel::KernelClass::IoError => of(KernelClass::IoError),
+                kernel::KernelClass::OutOfMemory if line.text.contains("CONSTRAINT_MEMCG") => {
+                    of(KernelClass::ContainerOutOfMemory)
+                }
+                kernel::KernelClass::OutOfMemory => of(KernelClass::HostOutOfMemory),
+                kernel::KernelClass::NfsOk => continue,
+                kernel::KernelClass::Xid { pci_address, xid } => {
+                    let Ok(code) = u32::try_from(*xid) else { continue };
+                    let gpu = self.addresses.get(&short_address(pci_address)).cloned();
+                    Reading::Xid(Xid { gpu, code, text: Some(line.text.clone()), job: None })
+                }
+                kernel::KernelClass::Sxid { pci_address, sxid, fatal } => {
+                    let Ok(code) = u32::try_from(*sxid) else { continue };
+                    let switch = pci_address.clone();
+                    Reading::Sxid(Sxid { switch, code, fatal: *fatal })
+                }
+                kernel::KernelClass::GpuLost => {
+                    let text = Some(line.text.clone());
+                    Reading::Xid(Xid { gpu: None, code: 79, text, job: None })
+                }
+            });
+        }
+    }
+}
+
+/// `00000000:3B:00.0` of NVML and `0000:3b:00` of the kernel become the same.
+fn short_address(address: &str) -> String {
+    let lower = address.to_ascii_lowercase();
+    let without_function = lower.split('.').next().unwrap_or_default();
+    let parts: Vec<&str> = without_function.split(':').collect();
+    match parts.as_slice() {
+        [.., domain, bus, device] => {
+            format!("{}:{bus}:{device}", domain.trim_start_matches('0'))
+        }
+        _ => without_function.to_owned(),
+    }
+}
+
+fn gpu(sample: &GpuSample, holders: &Holders) -> Gpu {
+    let uuid = GpuId(sample.uuid.clone());
+    let holder = holders.get(&uuid);
+    let foreign = |process: &accelerator::GpuProcess| match &process.owner {
+        Owner::Foreign { uid } => Some(Process {
+            pid: process.pid,
+            user: uid.map_or("unknown user".to_owned(), |uid| format!("uid {uid}")),
+            name: String::new(),
+        }),
+        // A member of another gang than the one that holds it has no business here either (A42).
+        Owner::Member(key) if holder.is_some_and(|holder| holder.gang != key.gang) => {
+            Some(Process {
+                pid: process.pid,
+                user: format!("gang {}", key.gang),
+                name: String::new(),
+            })
+        }
+        Owner::Member(_) | Owner::Unknown => None,
+    };
+    let ecc = &sample.ecc.volatile;
+    let split = ecc.sram_uncorrected.is_some() || ecc.dram_uncorrected.is_some();
+    Gpu {
+        handle: Some(match (sample.lost, sample.reset_required) {
+            (true, _) => Handle::Lost,
+            (_, true) => Handle::ResetRequired,
+            _ => Handle::Good,
+        }),
+        ecc_sram_uncorrected: ecc.sram_uncorrected,
+        // An old driver does not say where: then it is the milder of the two.
+        ecc_dram_uncorrected: if split { ecc.dram_uncorrected } else { ecc.uncorrected },
+        remap_pending: sample.rows.map(|rows| rows.pending),
+        remap_failure: sample.rows.map(|rows| rows.failed),
+        remapped_uncorrectable: sample.rows.map(|rows| u64::from(rows.uncorrected)),
+        recovery_action: sample.recovery.map(recovery),
+        clock_event_reasons: sample.clock_reasons,
+        temperature_margin_c: sample.temperature_margin_c.map(i64::from),
+        hbm_temperature_c: sample.memory_temperature_c.map(|degrees| degrees as i64),
+        pcie: Some(Pcie {
+            generation: sample.pcie.generation,
+            max_generation: sample.pcie.max_generation,
+            width: sample.pcie.width,
+            max_width: sample.pcie.max_width,
+            under_load: sample.utilization_pct.map(|pct| pct >= LOAD_PCT),
+        }),
+        pcie_replays: sample.pcie.replays.map(u64::from),
+        nvlinks: sample.links.iter().flatten().map(link).collect(),
+        nvswitch: sample.fabric.map(|fabric| !matches!(fabric.state, FabricState::Other(_))),
+        fabric: sample.fabric.map(|fabric| match fabric.state {
+            FabricState::NotStarted => Fabric::NotStarted,
+            FabricState::InProgress => Fabric::InProgress,
+            FabricState::Completed => Fabric::Completed(fabric.status),
+            FabricState::Other(_) => Fabric::NotSupported,
+        }),
+        persistence: sample.persistence,
+        free: Some(holder.is_none()),
+        memory_used_bytes: sample.memory_used_bytes,
+        foreign: sample.processes.as_ref().map(|all| all.iter().filter_map(foreign).collect()),
+        ..Gpu::new(uuid)
+    }
+}
+
+fn recovery(action: accelerator::RecoveryAction) -> RecoveryAction {
+    match action {
+        accelerator::RecoveryAction::None => RecoveryAction::None,
+        accelerator::RecoveryAction::GpuReset => RecoveryAction::GpuReset,
+        accelerator::RecoveryAction::NodeReboot => RecoveryAction::NodeReboot,
+        accelerator::RecoveryAction::DrainPeers => RecoveryAction::DrainP2p,
+        accelerator::RecoveryAction::DrainAndReset => RecoveryAction::DrainAndReset,
+        accelerator::RecoveryAction::Other(number) => {
+            RecoveryAction::Unknown(u32::try_from(number).unwrap_or(u32::MAX))
+        }
+    }
+}
+
+fn link(link: &accelerator::Link) -> Nvlink {
+    let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
+        (None, None) => None,
+        (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
+    };
+    Nvlink {
+        index: u8::try_from(link.number).unwrap_or(u8::MAX),
+        active: link.active,
+        crc: sum(link.crc_flit, link.crc_data),
+        errors: sum(link.replays, link.recoveries),
+    }
+}
+
+fn ports(rdma: &RdmaReading, registered: &Registered, in_use: bool, out: &mut Vec<Reading>) {
+    let all = || {
+        rdma.devices
+            .iter()
+            .flat_map(|device| device.ports.iter().map(move |port| (device.name.clone(), port)))
+    };
+    let characters = |prefix: &str| {
+        let names = rdma.character_devices.as_ref()?;
+        let count = names.iter().filter(|name| name.starts_with(prefix)).count();
+        u32::try_from(count).ok()
+    };
+    // A device that cannot be read is not gone.
+    let whole = rdma.left_out == 0 && rdma.devices.iter().all(|device| device.problem.is_none());
+    out.push(Reading::Ports(Ports {
+        present: whole.then(|| all().map(|(device, port)| (device, port.number)).collect()),
+        registered: Some(registered.ports),
+        uverbs: characters("uverbs"),
+        umad: characters("umad"),
+    }));
+    for (device, port) in all() {
+        let counters = port.counters.iter().filter_map(|(name, counter)| {
+            Some((gangline_health::reading::Counter::from_file(name)?, counter.grown))
+        });
+        out.push(Reading::Port(Box::new(Port {
+            device,
+            port: port.number,
+            state: port.state.as_ref().map(|state| PortState::from_sysfs(&state.name)),
+            physical: port
+                .physical_state
+                .as_ref()
+                .map(|state| PhysicalState::from_sysfs(&state.name)),
+            rate_gbps: port.rate_bytes_per_s.map(|rate| rate as f64 * 8.0 / 1e9),
+            in_use: Some(in_use),
+            counters: counters.collect(),
+            unreadable: port.unreadable.clone(),
+            ..Port::default()
+        })));
+    }
+}
+
+fn usage_of(room: &Room) -> (Usage, Usage) {
+    let bytes = Usage {
+        used: Some(room.total_bytes.saturating_sub(room.free_bytes)),
+        limit: Some(room.total_bytes),
+    };
+    // Some file systems count no inodes.
+    let inodes = match room.total_inodes {
+        0 => Usage::default(),
+        total => Usage { used: Some(total.saturating_sub(room.free_inodes)), limit: Some(total) },
+    };
+    (bytes, inodes)
+}
+
+fn disks(storage: &StorageReading, out: &mut Vec<Reading>) {
+    let mut told = BTreeSet::new();
+    for room in [&storage.state, &storage.temp].into_iter().flatten() {
+        let path = room.path.display().to_string();
+        if told.insert(path.clone()) {
+            let (bytes, _) = usage_of(room);
+            out.push(Reading::LocalDisk(LocalDisk { path, bytes }));
+        }
+    }
+}
+
+/// The shared root goes by one name, whatever became of the try.
+pub const SHARED_ROOT: &str = "shared root";
+
+fn shared_root(shared: &SharedReading) -> Reading {
+    let canary = match &shared.outcome {
+        CanaryOutcome::Ok { took_ms } => Canary::Done(u64::from(*took_ms)),
+        CanaryOutcome::Failed { step, reason } => Canary::Failed(format!("{step}: {reason}")),
+        CanaryOutcome::TimedOut { waiting_ms } => Canary::Hangs(*waiting_ms),
+    };
+    let (bytes, inodes) = shared.room.as_ref().map(usage_of).unwrap_or_default();
+    Reading::SharedRoot(SharedRoot {
+        path: SHARED_ROOT.to_owned(),
+        canary: Some(canary),
+        bytes,
+        inodes,
+    })
+}
+
+fn stuck(tasks: &TasksReading) -> Reading {
+    let names = tasks.blocked.iter().map(|task| format!("{} ({})", task.name, task.pid));
+    Reading::Tasks(Tasks { stuck: Some(names.collect()), zombies: Some(u64::from(tasks.zombies)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_driver_and_of_the_kernel_meet() {
+        for (nvml, kernel) in
+            [("00000000:3B:00.0", "0000:3b:00"), ("00000001:3b:00.0", "0001:3B:00.0")]
+        {
+            assert_eq!(short_address(nvml), short_address(kernel));
+        }
+        assert_ne!(short_address("00000000:3B:00.0"), short_address("00000001:3B:00.0"));
+    }
+
+    #[test]
+    fn a_process_of_a_gang_that_does_not_hold_the_gpu_is_foreign() {
+        let process = |owner| accelerator::GpuProcess { pid: 7, used_bytes: None, owner };
+        let member = |gang: &str| Owner::Member(format!("{gang}:1.1:0").parse().unwrap());
+        let gpu_with = |owner| GpuSample {
+            uuid: "a".to_owned(),
+            processes: Some(vec![process(owner)]),
+            ..GpuSample::default()
+        };
+        let holder = Holder { gang: "g".parse().unwrap(), job: None };
+        let holders = Holders::from([(GpuId("a".to_owned()), holder)]);
+        let count =
+            |owner, holders: &Holders| gpu(&gpu_with(owner), holders).foreign.unwrap().len();
+        assert_eq!(count(member("g"), &holders), 0);
+        assert_eq!(count(member("h"), &holders), 1);
+        assert_eq!(count(Owner::Foreign { uid: Some(0) }, &holders), 1);
+        assert_eq!(count(Owner::Unknown, &holders), 0);
+        // A gang of which nothing is known any more may still be on its way out.
+        assert_eq!(count(member("g"), &Holders::new()), 0);
+    }
+}
