@@ -31,24 +31,29 @@ pub enum Component {
 
 impl Component {
     pub fn gpu(uuid: &GpuId) -> Self {
-        Component::Gpu(GpuId(text::clean(&uuid.0, MAX_NAME)))
+        Component::Gpu(GpuId(name(&uuid.0)))
     }
 
     pub fn switch(address: &str) -> Self {
-        Component::Switch(text::clean(address, MAX_NAME))
+        Component::Switch(name(address))
     }
 
     pub fn port(device: &str, port: u32) -> Self {
-        Component::Port { device: text::clean(device, MAX_NAME), port }
+        Component::Port { device: name(device), port }
     }
 
     pub fn mount(path: &str) -> Self {
-        Component::Mount(text::clean(path, MAX_NAME))
+        Component::Mount(name(path))
     }
 
     pub fn collector(name: &str) -> Self {
-        Component::Collector(text::clean(name, MAX_NAME))
+        Component::Collector(self::name(name))
     }
+}
+
+/// Clean, bounded, and never empty.
+fn name(text: &str) -> String {
+    if text.is_empty() { "?".to_owned() } else { text::clean(text, MAX_NAME) }
 }
 
 impl fmt::Display for Component {

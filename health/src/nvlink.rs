@@ -17,12 +17,12 @@ pub fn on_links(part: &mut Part, links: &[Nvlink], nvswitch: Option<bool>, at: A
     let most = most_active(part, links);
     part.check(Rule::NvlinkDown, down(most, links, nvswitch), at);
 
-    let (mut crc_known, mut worst) = (false, None::<(u8, f64)>);
+    let (mut crc_seen, mut crc_known, mut worst) = (false, false, None::<(u8, f64)>);
     let (mut errors_known, mut errors) = (false, 0_u64);
     for link in links {
         let crc = Series::LinkCrc(link.index);
         if let Some(step) = part.step(crc, link.crc, at) {
-            errors_known = true;
+            (crc_seen, errors_known) = (true, true);
             errors = errors.saturating_add(step.by());
             if let Some(rate) = part.per_second(crc) {
                 crc_known = true;
@@ -42,7 +42,11 @@ pub fn on_links(part: &mut Part, links: &[Nvlink], nvswitch: Option<bool>, at: A
             Bad::new(Rule::NvlinkCrc, Level::Fatal, "an NVLink is broken", evidence)
         })
     });
-    part.check(Rule::NvlinkCrc, crc, at);
+    if crc_seen && crc.is_none() {
+        part.touch(Rule::NvlinkCrc);
+    } else {
+        part.check(Rule::NvlinkCrc, crc, at);
+    }
     if errors > 0 {
         let evidence = format!("{errors} more on all links since the reading before");
         let bad = Bad::new(Rule::NvlinkErrors, Level::Warning, "NVLink errors", evidence);

@@ -57,6 +57,11 @@ impl Part {
         }
     }
 
+    /// The rule is read here, and this reading says nothing yet: a rate needs two.
+    pub fn touch(&mut self, rule: Rule) {
+        self.latches.entry(rule).or_default();
+    }
+
     pub fn event(&mut self, rule: Rule, bad: Bad, at: At) {
         self.latches.entry(rule).or_default().event(bad, at);
     }

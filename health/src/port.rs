@@ -267,16 +267,15 @@ fn per_second(
     (rule, level, reason): (Rule, Level, &str),
     at: At,
 ) {
-    let rate = match steps.of(counter) {
-        // Too soon after the reading before to say anything.
-        Some(_) => part.per_second(Series::Port(counter)),
-        None => None,
-    };
-    let verdict = rate.map(|rate| {
-        let evidence = || format!("{rate:.0} {} per second", counter.file());
-        (rate > most).then(|| Bad::new(rule, level, reason, evidence()))
+    if steps.of(counter).is_none() {
+        return part.check(rule, None, at);
+    }
+    let Some(rate) = part.per_second(Series::Port(counter)) else { return part.touch(rule) };
+    let bad = (rate > most).then(|| {
+        let evidence = format!("{rate:.0} {} per second", counter.file());
+        Bad::new(rule, level, reason, evidence)
     });
-    part.check(rule, verdict, at);
+    part.check(rule, Some(bad), at);
 }
 
 fn timeouts(part: &mut Part, steps: &Steps, in_use: Option<bool>, at: At) {
@@ -323,6 +322,7 @@ fn loss(part: &mut Part, steps: &Steps, at: At) {
         return part.check(Rule::PortLoss, None, at);
     }
     // One verdict per whole minute; meanwhile nothing new is known.
+    part.touch(Rule::PortLoss);
     if whole {
         let reason = "far more lost or reordered packets than usual";
         let evidence = || format!("in a minute: {}", unusual.join(", "));

@@ -437,7 +437,7 @@ rules! {
     PortFlap "port-flap" 14 Port NoNewJobs HardwareInspection {
         "3 times in 12 h link_downed grew, or the port was down for 25 s and came back: no new jobs",
         "replace cable or transceiver, then clear it",
-        clearing: Clearing::Kept,
+        clearing: Clearing::Kept, events_only: true,
     }
     PortLostInGang "port-lost-in-gang" 14 Port NoNewJobs HardwareInspection {
         "link_downed grew within 5 minutes of an NCCL error of a gang here: no new jobs",

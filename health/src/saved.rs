@@ -55,8 +55,8 @@ struct SavedPart {
     /// Name, value, when.
     counters: Vec<(String, u64, u64)>,
     minutes: Vec<(String, Vec<(u64, u64)>)>,
-    /// Name, usual per minute, minutes learnt.
-    habits: Vec<(String, f64, u32)>,
+    /// Name, usual per minute in thousandths, minutes learnt.
+    habits: Vec<(String, u64, u32)>,
     app_xids: Vec<(u32, String, u64)>,
     link_downs: Vec<u64>,
     outages: Vec<u64>,
@@ -132,7 +132,11 @@ fn save(component: &Component, part: &Part) -> SavedPart {
         conditions: conditions.collect(),
         counters: part.series.iter().map(|(s, b)| (s.name(), b.value, b.at)).collect(),
         minutes: minutes.map(|(s, m)| (s.name(), m.sums.iter().copied().collect())).collect(),
-        habits: part.habits.iter().map(|(c, h)| (c.file().to_owned(), h.usual, h.learnt)).collect(),
+        habits: part
+            .habits
+            .iter()
+            .map(|(c, h)| (c.file().to_owned(), h.usual_thousandths(), h.learnt))
+            .collect(),
         app_xids: part.app_xids.iter().map(|(c, j, at)| (*c, j.as_str().to_owned(), *at)).collect(),
         link_downs: part.link_downs.at.iter().copied().collect(),
         outages: part.outages.at.iter().copied().collect(),

@@ -199,9 +199,14 @@ impl MinuteBeside {
 }
 
 impl Habit {
-    pub fn restored(usual: f64, learnt: u32) -> Self {
-        let usual = if usual.is_finite() && usual >= 0.0 { usual } else { 0.0 };
-        Habit { usual, learnt, ..Habit::default() }
+    /// From what `usual_thousandths` gave.
+    pub fn restored(usual_thousandths: u64, learnt: u32) -> Self {
+        Habit { usual: usual_thousandths as f64 / 1000.0, learnt, ..Habit::default() }
+    }
+
+    /// What is usual, in thousandths per minute: a whole number, which any file keeps exactly.
+    pub fn usual_thousandths(&self) -> u64 {
+        (self.usual * 1000.0).round() as u64
     }
 
     /// Counts, and gives the minute before when this reading is the first of a new one and enough was
