@@ -102,7 +102,7 @@ struct Settings {
     /// Ports that may be leased to gangs [default: 20000-32767].
     #[arg(long, value_name = "FIRST-LAST")]
     ports: Option<String>,
-    /// Root of all artefacts, for the doctor to check.
+    /// Root of all artefacts: the doctor checks it, and the agent tries it again and again.
     #[arg(long, value_name = "DIR")]
     shared_root: Option<String>,
 }

@@ -7,18 +7,26 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_agent::collectors::accelerator::{
     Accelerator, Ecc, Fabric, FabricState, GpuProcess, Owner, RecoveryAction, RemappedRows,
     clock_reason,
 };
-use gangline_agent::collectors::host::Roots;
+use gangline_agent::collectors::host::{HostFacts, Roots};
 use gangline_agent::collectors::nvml::{
     DEFAULT_TIMEOUT, GpuSample, NvmlCollector, NvmlError, XidEvent,
 };
+use gangline_agent::collectors::slot::Outcome;
 use gangline_agent::doctor::{self, DoctorLine, Level, NvmlState, Subject};
+use gangline_agent::inventory::{Findings, Standing, inventory};
+use gangline_agent::link::LinkStatus;
+use gangline_agent::telemetry::{Numbered, Sources, collect};
+use gangline_common::ids::{GpuId, PortBlock};
+use gangline_common::wire::v1::NodeSample;
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 
 const STATE_FILE: &str = "GANGLINE_NVML_SIM";
 const LIBRARY: &str = "GANGLINE_TEST_NVML_LIBRARY";
@@ -388,6 +396,98 @@ async fn a_hanging_driver_blocks_no_caller_and_may_come_back() {
     }
     let samples = nvml.sample().await.expect("works again");
     assert_eq!(by_uuid(&samples, A).temperature_c, Some(40.0));
+}
+
+/// What the agent takes readings of, with the stand-in for its GPUs.
+fn sources(nvml: NvmlCollector, state_dir: &Path) -> Sources {
+    let standing = Standing {
+        name: "node".to_owned(),
+        roles: Vec::new(),
+        pool: None,
+        labels: Vec::new(),
+        address: [10, 0, 0, 1].into(),
+        interface: None,
+        ports: PortBlock { base: 20_000, size: 512 },
+    };
+    let known = inventory(&standing, &HostFacts::default(), &Findings::default());
+    Sources {
+        nvml: Arc::new(Ok(Some(nvml))),
+        visible: watch::channel([GpuId(A.to_owned())].into()).1,
+        roots: Roots::default(),
+        state_dir: state_dir.to_owned(),
+        temp_root: state_dir.to_owned(),
+        shared: None,
+        shared_root: watch::channel(None).1,
+        inventory: watch::channel(Arc::new(known)).1,
+        clock: watch::channel(None).1,
+        link: watch::channel(LinkStatus::default()).1,
+        last_sent: Arc::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_hanging_driver_is_told_of_and_the_other_readings_go_on() {
+    let Some(scene) = Scene::enter("a_hanging_driver_is_told_of_and_the_other_readings_go_on")
+    else {
+        return;
+    };
+    let healthy = gpu(A, "temperature_c = 40\n[gpu.gpm]\nsm = 50.0") + &gpu(B, "");
+    scene.write(&healthy);
+    let nvml = scene.open(Duration::from_secs(1)).expect("opens");
+    let state_dir = scene.state.parent().expect("a directory").to_owned();
+    let (newest, mut samples) = watch::channel(None);
+    let (whole, readings) = watch::channel(None);
+    let collecting = tokio::spawn(collect(sources(nvml, &state_dir), newest, whole));
+    let mut wait = async |wanted: fn(&NodeSample) -> bool| {
+        let found = samples.wait_for(|newest: &Option<Arc<Numbered>>| {
+            newest.as_ref().is_some_and(|numbered| wanted(&numbered.sample))
+        });
+        found
+            .await
+            .expect("readings go on")
+            .as_ref()
+            .map(|numbered| numbered.sample.clone())
+            .expect("a sample")
+    };
+    fn gpu_is_read(sample: &NodeSample) -> bool {
+        sample.collectors.iter().any(|collector| collector.name == "gpu" && collector.success)
+    }
+    let sample = wait(|sample| sample.gpus.iter().any(|gpu| gpu.sm_active.is_some())).await;
+    assert_eq!(sample.gpus.len(), 1, "only what is in the inventory");
+    assert_eq!((sample.gpus[0].temperature_c, sample.gpus[0].sm_active), (Some(40.0), Some(0.5)));
+
+    scene.write(&format!("hang = true\n{healthy}"));
+    let sample = wait(|sample| !gpu_is_read(sample) && sample.gpus.is_empty()).await;
+    let host = sample.collectors.iter().find(|collector| collector.name == "host").expect("host");
+    assert!(host.success && sample.host.memory_used_bytes.is_some());
+    let latest = readings.borrow().clone().expect("readings").gpus.clone().expect("GPUs");
+    assert_eq!(latest.status.outcome, Outcome::Hung);
+
+    scene.write(&healthy);
+    let sample = wait(gpu_is_read).await;
+    assert_eq!(sample.gpus[0].temperature_c, Some(40.0));
+    collecting.abort();
+}
+
+#[tokio::test]
+async fn one_gpu_that_hangs_is_a_driver_that_hangs() {
+    let Some(scene) = Scene::enter("one_gpu_that_hangs_is_a_driver_that_hangs") else {
+        return;
+    };
+    let timeout = Duration::from_secs(1);
+    scene.write(&(gpu(A, "") + &gpu(B, "")));
+    let nvml = scene.open(timeout).expect("opens");
+    assert_eq!(nvml.sample().await.expect("sample").len(), 2);
+    scene.write(&(gpu(A, "hang = true") + &gpu(B, "xid = 48")));
+    assert_eq!(nvml.sample().await, Err(NvmlError::TimedOut(timeout)));
+    // Events have a thread of their own.
+    let mut events = nvml.events().expect("not taken before");
+    assert_eq!(next(&mut events, 1).await, [(1, B.to_owned(), Some(48))]);
+    scene.write(&(gpu(A, "") + &gpu(B, "")));
+    while nvml.hung() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(nvml.sample().await.expect("sample").len(), 2);
 }
 
 fn subject(nvml: NvmlState<'_>, expected_gpus: u32) -> Subject<'_> {

@@ -6,16 +6,19 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
+use gangline_agent::collectors::shared::{CanaryOutcome, SharedCollector};
 use gangline_agent::shim::SOCKET_FILE;
 use gangline_agent::shim::protocol::{Request, VERSION};
 use gangline_agent::supervisor::process::{self, ProcessId};
-use gangline_agent::supervisor::{LogSource, SupervisorError};
+use gangline_agent::supervisor::{LogSource, Nursery, SupervisorError};
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{EndedHow, MemberState, Refusal};
 use rustix::process::{Signal, Uid};
 use rustix::thread::set_thread_res_uid;
+use tokio::sync::watch;
 
 use supervisor_bench::{Bench, assignment, command, marked, read, until};
 
@@ -476,4 +479,28 @@ async fn training_checkpoints_of_this_incarnation_are_seen_and_seen_again_after_
     bench.supervisor.stop(&key, Duration::ZERO);
     bench.ended(&key).await;
     bench.release(&key).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_shared_root_is_tried_by_a_child_that_nobody_waits_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let nursery = Arc::new(Nursery::new(env!("CARGO_BIN_EXE_gangline-agent").into()));
+    let (_root, known) = watch::channel(None);
+    let collector =
+        |timeout| SharedCollector::new(Arc::clone(&nursery), known.clone(), "n1", timeout);
+
+    let good = collector(MINUTE).read(directory.path()).await.unwrap();
+    assert!(matches!(good.outcome, CanaryOutcome::Ok { .. }), "{good:?}");
+    assert!(good.room.is_some_and(|room| room.total_bytes > 0));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+    let gone = collector(MINUTE).read(&directory.path().join("gone")).await.unwrap();
+    assert!(matches!(gone.outcome, CanaryOutcome::Failed { .. }), "{gone:?}");
+
+    // No time at all: every child is too slow, is killed, and the next one is tried when it has ended.
+    let mut hasty = collector(Duration::ZERO);
+    for _ in 0..3 {
+        let late = hasty.read(directory.path()).await.unwrap();
+        assert!(matches!(late.outcome, CanaryOutcome::TimedOut { .. }), "{late:?}");
+        assert_eq!(late.room, None);
+    }
 }
