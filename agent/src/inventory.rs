@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::collectors::host::{self, HostFacts, Limit, Roots};
 use crate::collectors::nvml::{self, DriverFacts, NvmlCollector, NvmlError, usable};
+use crate::collectors::versions;
 use crate::config::Config;
 use crate::doctor::{self, Level, NvmlState, Subject};
 
@@ -45,6 +46,9 @@ pub struct Findings {
     pub gpus: Vec<nvml::GpuIdentity>,
     pub driver: Option<DriverFacts>,
     pub doctor: Vec<doctor::DoctorLine>,
+    /// Versions that are known by files.
+    pub nccl: Option<String>,
+    pub ofed: Option<String>,
 }
 
 /// Puts an inventory together. What cannot be seen and has no way to be absent in it is the value
@@ -125,6 +129,8 @@ fn versions(facts: &HostFacts, findings: &Findings) -> Vec<(String, String)> {
         ("driver", driver.driver),
         ("nvml", driver.nvml),
         ("cuda", driver.cuda.map(|(major, minor)| format!("{major}.{minor}"))),
+        ("nccl", findings.nccl.clone()),
+        ("ofed", findings.ofed.clone()),
         ("python", found("Python")),
         ("ray", found("Ray")),
     ];
@@ -202,7 +208,11 @@ impl Surveyor {
     /// Takes the first look, without the doctor.
     pub async fn begin(standing: Standing, nvml: Nvml, subject: DoctorSubject) -> (Self, Survey) {
         let facts = host::facts(&subject.roots);
-        let mut findings = Findings::default();
+        let mut findings = Findings {
+            nccl: versions::nccl(Path::new("/")),
+            ofed: versions::ofed(&subject.roots.sys),
+            ..Findings::default()
+        };
         if let Some(nvml) = opened(&nvml) {
             findings.gpus = gpus(nvml).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "the GPUs cannot be listed yet");

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::contact::{Contact, ContactAt};
+use crate::collectors::ClockOffset;
 use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
 use crate::supervisor::RayClusters;
@@ -60,6 +61,10 @@ pub struct Channels {
     pub status: watch::Sender<LinkStatus>,
     /// When there was contact.
     pub contact: watch::Sender<Option<ContactAt>>,
+    /// How this node's clock stands to the coordinator's; `None` without a session.
+    pub clock: watch::Sender<Option<ClockOffset>>,
+    /// What was sent of the samples.
+    pub last_sent: Arc<LastSent>,
     /// The connection of the present session.
     pub connection: watch::Sender<Option<Connection>>,
     /// Cancelled when the agent ends: the link then says goodbye.
@@ -132,7 +137,6 @@ pub struct Link {
     channels: Channels,
     acks: Acks,
     contact: Contact,
-    last_sent: LastSent,
 }
 
 impl Link {
@@ -146,8 +150,7 @@ impl Link {
     ) -> Self {
         let acks = Acks::new(channels.tail.clone());
         let contact = Contact::new(channels.contact.clone());
-        let last_sent = LastSent::default();
-        Link { identity, state_dir, instance, silence, channels, acks, contact, last_sent }
+        Link { identity, state_dir, instance, silence, channels, acks, contact }
     }
 
     /// Keeps a session until that is no longer possible.
@@ -231,6 +234,7 @@ impl Link {
             () = ending.cancelled() => Err(SessionError::AgentEnds),
         };
         self.channels.connection.send_replace(None);
+        self.channels.clock.send_replace(None);
         let result = match result {
             Err(SessionError::Transport(error)) => Err(session::reason(&connection, error).await),
             other => other,

@@ -16,8 +16,10 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::code::Code;
+use crate::collectors::NewestReadings;
 use crate::collectors::host::Roots;
 use crate::collectors::nvml::{DEFAULT_TIMEOUT, NvmlCollector, NvmlError};
+use crate::collectors::shared::{self, SharedCollector};
 use crate::config::{Config, CoordinatorAddress, OnSigterm};
 use crate::driver::{self, Driver, Input, MAILBOX, Outlook};
 use crate::durable::private_directory;
@@ -28,6 +30,7 @@ use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
 use crate::lock::{LockError, StateLock};
 use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
+use crate::telemetry::{LastSent, Sources};
 use crate::{reaper, route, status, telemetry};
 
 /// How long the link goes on after the last member has ended: its report and the last lines of
@@ -179,6 +182,8 @@ struct Agent {
     ending: CancellationToken,
     /// Collectors and the reaper: none of them ends by itself, and all end with this value.
     _others: JoinSet<()>,
+    /// For whoever judges or shows them; without a reader they are put together all the same.
+    _readings: NewestReadings,
 }
 
 impl Agent {
@@ -195,6 +200,7 @@ impl Agent {
         let (outlook, outlook_receiver) = watch::channel(Outlook { held, ..Outlook::default() });
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
+        let watched_link = link_status_receiver.clone();
         let place = Place { address, interface: route::interface(address, Path::new("/proc")) };
         let (connection, connection_receiver) = watch::channel(None);
         let (contact, contact_time) = watch::channel(None);
@@ -202,6 +208,12 @@ impl Agent {
             .with_code(Code::new(connection_receiver))
             .with_contact(contact_time.clone());
         let ray = supervisor.ray_clusters();
+        let (nursery, shared_root) = (supervisor.nursery(), supervisor.shared_root());
+        // The configuration knows it before the first assignment does.
+        let shared_root = match &config.shared_root {
+            Some(given) => watch::channel(Some(given.clone())).1,
+            None => shared_root,
+        };
         let driver = Driver::new(
             ledger,
             supervisor,
@@ -225,7 +237,25 @@ impl Agent {
         let (surveyor, survey) = Surveyor::begin(standing, nvml.clone(), subject).await;
         others.spawn(surveyor.run());
         let (newest, samples) = watch::channel(None);
-        others.spawn(telemetry::collect(nvml, survey.visible, Roots::default(), newest));
+        let (whole, readings) = watch::channel(None);
+        let (clock, clock_receiver) = watch::channel(None);
+        let last_sent = Arc::new(LastSent::default());
+        let node = identity.node.as_str();
+        let shared = SharedCollector::new(nursery, shared_root.clone(), node, shared::TIMEOUT);
+        let sources = Sources {
+            nvml,
+            visible: survey.visible,
+            roots: Roots::default(),
+            state_dir: config.state_dir.clone(),
+            temp_root: config.temp_root.clone(),
+            shared: Some(shared),
+            shared_root,
+            inventory: survey.inventory.clone(),
+            clock: clock_receiver,
+            link: watched_link,
+            last_sent: Arc::clone(&last_sent),
+        };
+        others.spawn(telemetry::collect(sources, newest, whole));
 
         let (health, health_receiver) = watch::channel(None);
         let (cleared, _) = watch::channel(HealthCleared::default());
@@ -246,12 +276,14 @@ impl Agent {
             ray,
             status: link_status,
             contact,
+            clock,
+            last_sent,
             connection,
             ending: ending.clone(),
         };
         let link = Link::new(identity, config.state_dir.clone(), instance, SILENCE, channels);
         let link = tokio::spawn(link.run());
-        Ok(Agent { inputs, driver, link, ending, _others: others })
+        Ok(Agent { inputs, driver, link, ending, _others: others, _readings: readings })
     }
 
     async fn until_end(mut self, config: &Config, mut signals: Signals) -> Result<(), RunError> {

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
 use gangline_common::time::Timestamp;
@@ -31,6 +32,9 @@ pub trait Accelerator: Send + Sync {
 
     /// Versions and counts of the driver.
     fn driver(&self) -> Answer<'_, DriverFacts>;
+
+    /// CPU time that readings have taken so far.
+    fn cpu_spent(&self) -> Duration;
 
     /// Critical errors, each once and in order; `None` when they were taken before.
     fn events(&self) -> Option<mpsc::Receiver<XidEvent>>;

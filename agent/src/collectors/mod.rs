@@ -55,6 +55,8 @@ pub struct Readings {
     pub dropped: u64,
     /// When the next readings are due, in milliseconds.
     pub interval_ms: u32,
+    /// How late these were put together, in milliseconds: the agent itself has too little CPU.
+    pub lag_ms: u64,
 }
 
 /// A comparison of two clocks.

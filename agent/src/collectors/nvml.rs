@@ -12,7 +12,7 @@ mod worker;
 
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -85,22 +85,32 @@ pub enum NvmlError {
     Stopped(String),
 }
 
-/// When the call that is under way began; `None` between calls.
+/// When the call that is under way began (`None` between calls), and the CPU time of all of them.
 #[derive(Default)]
-struct Busy(Mutex<Option<Instant>>);
+struct Busy(Mutex<(Option<Instant>, Duration)>);
 
 impl Busy {
     fn begin(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        self.lock().0 = Some(Instant::now());
     }
 
-    fn end(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// `spent` is the CPU time of the call.
+    fn end(&self, spent: Duration) {
+        let mut state = self.lock();
+        state.0 = None;
+        state.1 = state.1.saturating_add(spent);
     }
 
     fn elapsed(&self) -> Option<Duration> {
-        let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        since.map(|since| since.elapsed())
+        self.lock().0.map(|since| since.elapsed())
+    }
+
+    fn spent(&self) -> Duration {
+        self.lock().1
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Option<Instant>, Duration)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -215,6 +225,10 @@ impl Accelerator for NvmlCollector {
 
     fn driver(&self) -> Answer<'_, DriverFacts> {
         Box::pin(NvmlCollector::driver(self))
+    }
+
+    fn cpu_spent(&self) -> Duration {
+        self.busy.spent()
     }
 
     fn events(&self) -> Option<mpsc::Receiver<XidEvent>> {

@@ -8,7 +8,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use gangline_common::time::Timestamp;
 use tokio::sync::watch;
+
+use crate::collectors::ClockOffset;
 
 /// When there was contact, in boot-clock milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,15 +61,15 @@ impl Contact {
         sent.push_back((sequence, sent_ms));
     }
 
-    /// The coordinator has acknowledged this heartbeat. One that was never sent says nothing.
-    pub fn answered(&self, sequence: u64) {
+    /// The coordinator has acknowledged this heartbeat: returns when it was sent. One that was never
+    /// sent says nothing.
+    pub fn answered(&self, sequence: u64) -> Option<u64> {
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(index) = sent.iter().position(|(number, _)| *number == sequence) else { return };
-        let answered = sent.drain(..=index).next_back();
+        let index = sent.iter().position(|(number, _)| *number == sequence)?;
+        let (_, sent_ms) = sent.drain(..=index).next_back()?;
         drop(sent);
-        if let Some((_, sent_ms)) = answered {
-            self.note(sent_ms);
-        }
+        self.note(sent_ms);
+        Some(sent_ms)
     }
 
     fn note(&self, boot_ms: u64) {
@@ -81,9 +84,29 @@ impl Contact {
     }
 }
 
+/// What this node's clock is ahead of the coordinator's, when a heartbeat that was sent at `sent_ms` of
+/// the boot clock has been answered `now`, and the answer says `theirs_ms`. The answer was made at some
+/// time in between; the middle is wrong by half of it at most.
+pub fn clock_offset(sent_ms: u64, now: Timestamp, theirs_ms: u64) -> ClockOffset {
+    let uncertain_ms = now.boot_ms.saturating_sub(sent_ms).div_ceil(2);
+    let middle_ms = now.wall_ms.saturating_sub(uncertain_ms);
+    // Wall clocks of this era are far from the end of an i64.
+    let ahead_ms = middle_ms.wrapping_sub(theirs_ms).cast_signed();
+    ClockOffset { ahead_ms, uncertain_ms }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_offset_is_as_certain_as_the_round_trip_is_short() {
+        let now = Timestamp { boot_ms: 5_040, wall_ms: 1_000_040 };
+        let offset = |theirs| clock_offset(5_000, now, theirs);
+        assert_eq!(offset(1_000_020), ClockOffset { ahead_ms: 0, uncertain_ms: 20 });
+        assert_eq!(offset(997_020).ahead_ms, 3000);
+        assert_eq!(offset(1_004_020).ahead_ms, -4000);
+    }
 
     #[test]
     fn contact_is_when_the_answered_heartbeat_was_sent() {

@@ -18,6 +18,7 @@ use gangline_common::wire::{MINOR, MINOR_OLDEST, WireError};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::contact::clock_offset;
 use super::{Link, SessionError, requests};
 use crate::core::MAX_GANGS;
 use crate::driver::Input;
@@ -128,7 +129,10 @@ impl Link {
                 CoordinatorMessage::DesiredHeader(header) => desired.begin(header)?,
                 CoordinatorMessage::DesiredGang(gang) => desired.add(*gang, length)?,
                 CoordinatorMessage::HeartbeatAck(ack) => {
-                    self.contact.answered(ack.sequence);
+                    if let Some(sent_ms) = self.contact.answered(ack.sequence) {
+                        let offset = clock_offset(sent_ms, Timestamp::now(), ack.wall_ms);
+                        self.channels.clock.send_replace(Some(offset));
+                    }
                     heard.answered.send_replace(Instant::now());
                     None
                 }
@@ -274,7 +278,8 @@ impl Link {
             ship_all(connection, self.channels.tail.clone(), &self.acks, &self.channels.driver)
                 .await;
         };
-        let samples = telemetry::ship(connection, self.channels.samples.clone(), &self.last_sent);
+        let samples =
+            telemetry::ship(connection, self.channels.samples.clone(), &self.channels.last_sent);
         tokio::join!(logs, samples);
         Err(SessionError::DriverGone)
     }

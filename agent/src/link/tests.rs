@@ -82,6 +82,8 @@ impl Agent {
             ray: RayClusters::default(),
             status,
             contact: watch::channel(None).0,
+            clock: watch::channel(None).0,
+            last_sent: Arc::default(),
             connection: watch::channel(None).0,
             ending: ending.clone(),
         };
@@ -412,6 +414,8 @@ async fn another_version_is_asked_slowly() {
             ray: RayClusters::default(),
             status: watch::channel(LinkStatus::default()).0,
             contact: watch::channel(None).0,
+            clock: watch::channel(None).0,
+            last_sent: Arc::default(),
             connection: watch::channel(None).0,
             ending: CancellationToken::new(),
         },

@@ -6,11 +6,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
+use std::time::Duration;
 
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::error::NvmlError as WrapperError;
 use nvml_wrapper::{Device, EventSet, Nvml};
 use tokio::sync::{mpsc, oneshot};
+
+use crate::collectors::slot::cpu_of_thread;
 
 use super::events::{self, Seen, Source};
 use super::read::{self, Memory};
@@ -49,7 +52,7 @@ pub(super) fn run(
 ) {
     busy.begin();
     let nvml = load(library);
-    busy.end();
+    busy.end(Duration::ZERO);
     let (outcome, nvml) = match nvml {
         Ok(Some(nvml)) => (Startup::Ready, Some(nvml)),
         Ok(None) => (Startup::NoLibrary, None),
@@ -70,9 +73,10 @@ pub(super) fn run(
         let mut gpus = Gpus { nvml: &nvml, slots: Vec::new(), sources, seen };
         while let Ok(request) = queue.recv() {
             busy.begin();
+            let before = cpu_of_thread();
             // A request that panics is left without an answer, and the next one is served.
             let answered = catch_unwind(AssertUnwindSafe(|| gpus.answer(request)));
-            busy.end();
+            busy.end(cpu_of_thread().saturating_sub(before));
             if answered.is_err() {
                 tracing::error!("a reading of NVML has panicked");
             }
