@@ -23,6 +23,7 @@ use crate::core::event::{Durable, Event};
 use crate::ledger::{Content, Ledger};
 use crate::link::LinkStatus;
 use crate::link::contact::ContactTime;
+use crate::metrics::Holders;
 use crate::status::{Status, StatusFile};
 use crate::supervisor::{
     LogSource, MemberPlan, Supervisor, SupervisorError, SupervisorEvent, TrainingCheckpoint,
@@ -130,6 +131,8 @@ pub struct Channels {
     pub tail: watch::Sender<TailPlan>,
     pub link: watch::Receiver<LinkStatus>,
     pub contact: ContactTime,
+    /// Jobs that have GPUs here.
+    pub holders: watch::Sender<Holders>,
     /// Where `gangline-agent status` looks.
     pub status: PathBuf,
 }
@@ -438,8 +441,35 @@ impl<M: Members> Driver<M> {
             }
             differs
         });
+        let holders = self.holders();
+        self.channels.holders.send_if_modified(|current| {
+            let differs = *current != holders;
+            if differs {
+                *current = holders;
+            }
+            differs
+        });
         let link = self.channels.link.borrow().clone();
         self.status.refresh(|| Status::of(&self.core, &link));
+    }
+
+    /// Who has the GPUs: members that may still have a process.
+    fn holders(&self) -> Holders {
+        let mut holders = Holders::new();
+        for (key, member) in self.core.members() {
+            if matches!(member.phase, Phase::Waiting | Phase::Refused(_) | Phase::Ended(_)) {
+                continue;
+            }
+            let assignment = self.assignments.get(&(key.gang.clone(), key.epoch));
+            for member in assignment.iter().flat_map(|assignment| &assignment.members) {
+                if member.member == key.member {
+                    let job = assignment.map(|assignment| assignment.job.clone());
+                    let gpus = member.gpus.iter().cloned();
+                    holders.extend(gpus.filter_map(|gpu| Some((gpu, job.clone()?))));
+                }
+            }
+        }
+        holders
     }
 
     fn tail_plan(&self) -> TailPlan {

@@ -16,6 +16,7 @@ pub mod join;
 pub mod ledger;
 pub mod link;
 pub mod lock;
+pub mod metrics;
 pub mod reaper;
 pub mod route;
 pub mod run;

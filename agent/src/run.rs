@@ -28,6 +28,7 @@ use crate::join::{self, IdentityError, JoinError, StoredIdentity};
 use crate::ledger::{Content, Ledger, LedgerError};
 use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
 use crate::lock::{LockError, StateLock};
+use crate::metrics::{Holders, NodePage};
 use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
 use crate::telemetry::{LastSent, Sources};
@@ -199,6 +200,7 @@ impl Agent {
         let held = content.durable.held;
         let (outlook, outlook_receiver) = watch::channel(Outlook { held, ..Outlook::default() });
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
+        let (holders, held_gpus) = watch::channel(Holders::new());
         let (link_status, link_status_receiver) = watch::channel(LinkStatus::default());
         let watched_link = link_status_receiver.clone();
         let place = Place { address, interface: route::interface(address, Path::new("/proc")) };
@@ -224,6 +226,7 @@ impl Agent {
                 tail,
                 link: link_status_receiver,
                 contact: contact_time,
+                holders,
                 status: status::path(&config.state_dir),
             },
         );
@@ -263,6 +266,9 @@ impl Agent {
             let _health: watch::Sender<Option<Arc<NodeHealth>>> = health;
             std::future::pending().await
         });
+        let (_readings, readings) = watch::channel(None);
+        let page = NodePage::new(readings, survey.inventory.clone(), held_gpus, config.metrics);
+
         let ending = CancellationToken::new();
         let instance = format!("{:016x}", random::number()?);
         let channels = link::Channels {
@@ -274,6 +280,7 @@ impl Agent {
             cleared,
             tail: tail_receiver,
             ray,
+            page,
             status: link_status,
             contact,
             clock,

@@ -79,6 +79,7 @@ impl Harness {
             tail,
             link: link_receiver,
             contact: watch::channel(None).1,
+            holders: watch::channel(BTreeMap::new()).0,
             status: crate::status::path(state_dir),
         };
         let task = tokio::spawn(Driver::new(ledger, fake, channels).run(content));
