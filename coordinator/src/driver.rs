@@ -15,7 +15,7 @@ use crate::board::Board;
 use crate::core::Core;
 use crate::core::effect::{Answer, Effects};
 use crate::core::event::{Event, RequestId};
-use crate::meters::Meters;
+use crate::meters::{self, Meters};
 use crate::outbox::Outbox;
 use crate::store::{Store, StoreError};
 
@@ -154,7 +154,6 @@ impl Loop {
                 let began = Instant::now();
                 self.store.commit(&effects.writes)?;
                 self.meters.committed(began.elapsed());
-                self.meters.note_starts(&self.board, &effects, Timestamp::now());
             }
             self.act(effects);
         }
@@ -173,7 +172,9 @@ impl Loop {
     }
 
     fn act(&mut self, effects: Effects) {
+        let starts = meters::starts(&self.board, &effects, Timestamp::now());
         self.board.publish(&effects);
+        self.meters.note_starts(&starts, &self.board);
         // A desired state replaces the one before it: only the newest of a session is made ready.
         let mut told = HashSet::new();
         for push in effects.pushes.into_iter().rev() {

@@ -64,28 +64,13 @@ impl Meters {
         self.0.schedule.observe(spent.as_secs_f64());
     }
 
-    /// Looks for jobs that leave the queue with what was just committed. `board` has not taken it in
-    /// yet.
-    pub fn note_starts(&self, board: &Board, effects: &Effects, now: Timestamp) {
-        let mut counted = BTreeSet::new();
-        for write in &effects.writes {
-            let Write::Job(job) = write else { continue };
-            if job.state != JobState::Starting || !counted.insert(&job.id) {
-                continue;
-            }
-            // A job that was submitted and placed in one batch is not on the board.
-            let before = board.job(&job.id);
-            let waited_ms =
-                match before.as_ref().map(|before| (before.job.state, before.job.eligible)) {
-                    None => now.ms_since(job.submitted),
-                    Some((JobState::Pending, Some(eligible))) => eligible.ms(now),
-                    Some(_) => continue,
-                };
-            let old = before.as_ref().and_then(|before| before.gang.as_deref());
-            let gang = newest(effects, &job.gang).or(old);
-            let Some(pool) = gang.and_then(|gang| pool_of(board, gang)) else { continue };
-            let waited = Duration::from_millis(waited_ms).as_secs_f64();
-            self.0.queue_wait.with_label_values(&[&pool]).observe(waited);
+    /// Notes how long jobs were in the queue that have left it: what [`starts`] found before the board
+    /// took the same effects in.
+    pub fn note_starts(&self, starts: &[Start], board: &Board) {
+        for Start { gang, waited } in starts {
+            let gang = board.gang(gang);
+            let Some(pool) = gang.and_then(|gang| pool_of(board, &gang)) else { continue };
+            self.0.queue_wait.with_label_values(&[&pool]).observe(waited.as_secs_f64());
         }
     }
 
@@ -96,12 +81,33 @@ impl Meters {
     }
 }
 
-/// The gang as the same commit leaves it.
-fn newest<'a>(effects: &'a Effects, gang: &GangId) -> Option<&'a Gang> {
-    effects.writes.iter().rev().find_map(|write| match write {
-        Write::Gang(new) if new.id == *gang => Some(&**new),
-        _ => None,
-    })
+/// A job that leaves the queue.
+pub struct Start {
+    gang: GangId,
+    waited: Duration,
+}
+
+/// Looks for jobs that leave the queue by these effects. `board` has not taken them in yet.
+pub fn starts(board: &Board, effects: &Effects, now: Timestamp) -> Vec<Start> {
+    let mut counted = BTreeSet::new();
+    let mut starts = Vec::new();
+    for write in &effects.writes {
+        let Write::Job(job) = write else { continue };
+        if job.state != JobState::Starting || !counted.insert(&job.id) {
+            continue;
+        }
+        let before = board.job(&job.id).map(|before| (before.job.state, before.job.eligible));
+        let waited_ms = match before {
+            // Submitted and placed in one batch.
+            None => now.ms_since(job.submitted),
+            Some((JobState::Pending, Some(eligible))) => eligible.ms(now),
+            // Held or not due until now, or started already.
+            Some((JobState::Pending, None)) => 0,
+            Some(_) => continue,
+        };
+        starts.push(Start { gang: job.gang.clone(), waited: Duration::from_millis(waited_ms) });
+    }
+    starts
 }
 
 /// The pool of the nodes that a gang is on: that of its first member.
