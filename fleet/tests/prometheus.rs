@@ -61,7 +61,8 @@ fn the_alert_rules_are_valid_and_each_fires() -> TestResult {
     if !has_prometheus() {
         return Ok(());
     }
-    for (words, file) in [(["check", "rules"], "rules.yml"), (["test", "rules"], "rules.test.yml")] {
+    for (words, file) in [(["check", "rules"], "rules.yml"), (["test", "rules"], "rules.test.yml")]
+    {
         let mut command = Command::new("promtool");
         let output = command.args(words).arg(file).current_dir(monitoring()).output()?;
         ensure!(output.status.success(), "{words:?}: {}", text_of(&output));
@@ -243,7 +244,8 @@ fn configure(fleet: &Fleet, directory: &Path) -> anyhow::Result<()> {
     gangline(fleet, &["export", "prometheus-rules", "--out", &rules.to_string_lossy()])?;
     let token = token.to_string_lossy().into_owned();
     let scrape = gangline(fleet, &["export", "scrape-config", "--credentials-file", &token])?;
-    let scrape = scrape.replace("interval: 15s", "interval: 1s").replace("timeout: 10s", "timeout: 1s");
+    let scrape =
+        scrape.replace("interval: 15s", "interval: 1s").replace("timeout: 10s", "timeout: 1s");
     let text = format!("rule_files: [rules.yml]\n{scrape}");
     std::fs::write(directory.join("prometheus.yml"), text)?;
     let mut check = Command::new("promtool");
