@@ -12,6 +12,8 @@ use gangline_common::ids::PortBlock;
 use gangline_common::wire::v1::NodeRole;
 use toml::Value;
 
+use crate::metrics::{self, HostMetrics};
+
 /// The documented defaults.
 pub const DEFAULT_FILE: &str = include_str!("../../packaging/agent.toml");
 /// Port of a coordinator whose address names none.
@@ -39,6 +41,7 @@ pub struct Config {
     pub shared_root: Option<PathBuf>,
     pub object_store_bytes: Option<u64>,
     pub on_sigterm: OnSigterm,
+    pub metrics: metrics::Options,
     pub labels: BTreeMap<String, String>,
     pub ray_env: BTreeMap<String, String>,
 }
@@ -59,6 +62,7 @@ impl Default for Config {
             shared_root: None,
             object_store_bytes: None,
             on_sigterm: OnSigterm::Auto,
+            metrics: metrics::Options::default(),
             labels: BTreeMap::new(),
             ray_env: BTreeMap::new(),
         }
@@ -199,6 +203,13 @@ impl Reader {
                     _ => Err("is not a choice"),
                 })
                 .unwrap_or(default.on_sigterm),
+            metrics: metrics::Options {
+                extended: self.choice("metrics_extended").unwrap_or(default.metrics.extended),
+                compat_hostname_label: self
+                    .choice("metrics_compat_hostname_label")
+                    .unwrap_or(default.metrics.compat_hostname_label),
+                host: self.metrics_host().unwrap_or(default.metrics.host),
+            },
             labels: self.pairs(
                 "labels",
                 "a name of 1 to 64 characters of A-Z a-z 0-9 . _ - /",
@@ -302,6 +313,24 @@ impl Reader {
         roles.sort();
         roles.dedup();
         Some(roles)
+    }
+
+    fn choice(&mut self, key: &'static str) -> Option<bool> {
+        let (value, source) = self.take(key)?;
+        let choice = value.as_bool();
+        if choice.is_none() {
+            self.refuse(key, &source, &format!("= {value} is not a choice"), "write true or false");
+        }
+        choice
+    }
+
+    fn metrics_host(&mut self) -> Option<HostMetrics> {
+        self.text("metrics_host", "write \"auto\", \"on\" or \"off\"", |text| match text {
+            "auto" => Ok(HostMetrics::Auto),
+            "on" => Ok(HostMetrics::On),
+            "off" => Ok(HostMetrics::Off),
+            _ => Err("is not a choice"),
+        })
     }
 
     fn bytes(&mut self, key: &'static str) -> Option<u64> {

@@ -20,7 +20,7 @@ use crate::core::Core;
 use crate::core::assignment::Phase;
 use crate::core::effect::{Effect, Effects};
 use crate::core::event::{Durable, Event};
-use crate::health::readings::{Holder, Holders};
+use crate::holders::{Holder, Holders};
 use crate::ledger::{Content, Ledger};
 use crate::link::LinkStatus;
 use crate::link::contact::ContactTime;
@@ -131,7 +131,7 @@ pub struct Channels {
     pub tail: watch::Sender<TailPlan>,
     pub link: watch::Receiver<LinkStatus>,
     pub contact: ContactTime,
-    /// Which member has which GPU.
+    /// Who has which GPU.
     pub holders: watch::Sender<Holders>,
     /// Where `gangline-agent status` looks.
     pub status: PathBuf,
@@ -454,10 +454,9 @@ impl<M: Members> Driver<M> {
     }
 
     fn holders(&self) -> Holders {
-        let holds = self
-            .core
-            .members()
-            .filter(|(_, member)| !matches!(member.phase, Phase::Ended(_) | Phase::Refused(_)));
+        let holds = self.core.members().filter(|(_, m)| {
+            !matches!(m.phase, Phase::Waiting | Phase::Ended(_) | Phase::Refused(_))
+        });
         let held = holds.flat_map(|(key, member)| {
             let assignment = self.assignments.get(&(key.gang.clone(), key.epoch));
             let job = assignment.map(|assignment| assignment.job.clone());

@@ -17,10 +17,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
 use self::gate::Gate;
-use self::readings::{Holders, Registered, Translator};
+use self::readings::{Registered, Translator};
 use crate::collectors::NewestReadings;
 use crate::collectors::accelerator::{GpuIdentity, XidEvent};
 use crate::durable::replace_file;
+use crate::holders::Holders;
 
 /// File in the state directory with what must survive a restart of the agent.
 const FILE: &str = "health.json";

@@ -25,6 +25,7 @@ use self::contact::{Contact, ContactAt};
 use crate::collectors::ClockOffset;
 use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
+use crate::metrics::NodePage;
 use crate::supervisor::RayClusters;
 use crate::tail::{Acks, TailPlan};
 use crate::telemetry::{LastSent, Newest};
@@ -58,6 +59,7 @@ pub struct Channels {
     pub tail: watch::Receiver<TailPlan>,
     /// What the coordinator may ask about.
     pub ray: RayClusters,
+    pub page: NodePage,
     pub status: watch::Sender<LinkStatus>,
     /// When there was contact.
     pub contact: watch::Sender<Option<ContactAt>>,

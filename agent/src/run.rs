@@ -24,12 +24,13 @@ use crate::collectors::shared::{self, SharedCollector};
 use crate::config::{Config, CoordinatorAddress, OnSigterm};
 use crate::driver::{self, Driver, Input, MAILBOX, Outlook};
 use crate::durable::private_directory;
-use crate::health::readings::Holders;
+use crate::holders::Holders;
 use crate::inventory::{DoctorSubject, Nvml, Standing, Surveyor, opened};
 use crate::join::{self, IdentityError, JoinError, StoredIdentity};
 use crate::ledger::{Content, Ledger, LedgerError};
 use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
 use crate::lock::{LockError, StateLock};
+use crate::metrics::NodePage;
 use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
 use crate::telemetry::{LastSent, Sources};
@@ -285,6 +286,8 @@ impl Agent {
         };
         others.spawn(telemetry::collect(sources, newest, whole));
 
+        let (held, inventory) = (holders_receiver.clone(), survey.inventory.clone());
+        let page = NodePage::new(readings.clone(), inventory, held, config.metrics);
         others.spawn(judge(health, nvml, readings, visible, holders_receiver, cleared_receiver));
         let ending = CancellationToken::new();
         let instance = format!("{:016x}", random::number()?);
@@ -297,6 +300,7 @@ impl Agent {
             cleared,
             tail: tail_receiver,
             ray,
+            page,
             status: link_status,
             contact,
             clock,

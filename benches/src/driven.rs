@@ -11,6 +11,7 @@ use gangline_common::wire::v1::Order;
 use gangline_coordinator::core::effect::Answer;
 use gangline_coordinator::core::event::{Event, Report, Submission};
 use gangline_coordinator::driver::{self, Driver};
+use gangline_coordinator::meters::Meters;
 use gangline_coordinator::outbox::{Orders, Outbox};
 use gangline_coordinator::secrets::Sealer;
 use gangline_coordinator::store::Store;
@@ -33,7 +34,7 @@ impl Driven {
     pub async fn start(directory: &Path, nodes: usize) -> anyhow::Result<Self> {
         let store = Store::open(&directory.join("driven.redb"), false, "bench")?;
         let outbox = Outbox::new(Sealer::open(&directory.join("secrets.key"), &[])?);
-        let driver = driver::start(store, outbox.clone())?;
+        let driver = driver::start(store, outbox.clone(), Meters::new()?)?;
         let mut script = Script::new()?;
         let mut sessions = Vec::new();
         for number in 0..nodes {

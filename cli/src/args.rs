@@ -1,5 +1,6 @@
 //! The commands and options, as clap reads them.
 
+mod export;
 mod simulate;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use crate::config::Options;
 use crate::durations;
 use crate::output::{Format, parse_format};
 use crate::trust::{self, Pin};
+pub use export::{Export, ExportCommand};
 pub use simulate::{QuotaWish, Simulate};
 
 /// The whole command line.
@@ -206,6 +208,8 @@ pub enum Command {
     Template(Template),
     /// JSON Schemas for editors
     Schema(Schema),
+    /// Dashboards, alert rules and scrape configuration, as files
+    Export(Export),
     /// Print who the token belongs to
     Whoami,
     /// Print the version

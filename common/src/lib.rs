@@ -2,6 +2,7 @@
 //! Nothing here decides anything; decisions live in the `core` of each program.
 
 pub mod backoff;
+pub mod exposition;
 pub mod ids;
 pub mod join_token;
 pub mod logging;

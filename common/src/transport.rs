@@ -328,6 +328,11 @@ impl Connection {
         self.inner.close(VarInt::from_u32(code), reason.as_bytes());
     }
 
+    /// The smoothed time that a packet takes to the peer and back.
+    pub fn round_trip(&self) -> Duration {
+        self.inner.rtt()
+    }
+
     /// Waits until the connection is closed. Returns the code that the peer gave, and a text.
     pub async fn closed(&self) -> (Option<u32>, String) {
         match self.inner.closed().await {

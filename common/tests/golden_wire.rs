@@ -258,11 +258,14 @@ impl Variants {
     }
 
     fn request(&mut self, request: &AgentRequest) {
-        let AgentRequest::RayState(state) = request;
-        self.see(match state.subject {
-            RaySubject::Nodes => "RaySubject::Nodes",
-            RaySubject::Actors => "RaySubject::Actors",
-            RaySubject::PlacementGroups => "RaySubject::PlacementGroups",
+        self.see(match request {
+            AgentRequest::RayState(state) => match state.subject {
+                RaySubject::Nodes => "RaySubject::Nodes",
+                RaySubject::Actors => "RaySubject::Actors",
+                RaySubject::PlacementGroups => "RaySubject::PlacementGroups",
+            },
+            AgentRequest::NodeMetrics => "AgentRequest::NodeMetrics",
+            AgentRequest::RayMetrics { .. } => "AgentRequest::RayMetrics",
         });
     }
 
@@ -333,6 +336,8 @@ fn every_variant_is_in_a_golden() {
         }
     }
     let expected = [
+        "AgentRequest::NodeMetrics",
+        "AgentRequest::RayMetrics",
         "AnswerHead::Body",
         "CodePart::Bytes",
         "CodePart::Refused",

@@ -111,6 +111,9 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         Message::Sample(sample) => sample.gpus.first_mut()?.uuid.0 += &text,
         Message::Log(chunk) => chunk.bytes.resize(chunk.bytes.len() + by, 7),
         Message::Request(AgentRequest::RayState(request)) => *request.state.as_mut()? += &text,
+        Message::Request(AgentRequest::NodeMetrics | AgentRequest::RayMetrics { .. }) => {
+            return None;
+        }
         Message::AnswerHead(AnswerHead::Failed(failure)) => failure.text += &text,
         Message::AnswerPiece(piece) => piece.bytes.resize(piece.bytes.len() + by, 7),
         Message::CodeRequest(request) => request.tree += &text,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use gangline_common::ids::NodeId;
 use gangline_common::request::{RequestError, ask};
@@ -11,6 +12,11 @@ use tokio::sync::Semaphore;
 
 /// Questions to all agents together: each may hold a whole answer in memory.
 const OPEN: usize = 32;
+/// Scrapes of all agents together, apart from those: agents that do not answer hold them for as long
+/// as Prometheus waits.
+const SCRAPES: usize = 128;
+/// Scrapes of one agent; further questions to it always find a free stream.
+const SCRAPES_PER_AGENT: usize = REQUESTS as usize / 2;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +25,8 @@ pub enum AskError {
     NotConnected,
     #[error("too many questions are open")]
     Busy,
+    #[error("no answer in time")]
+    Late,
     #[error(transparent)]
     Request(#[from] RequestError),
 }
@@ -27,7 +35,10 @@ pub enum AskError {
 #[derive(Clone)]
 pub struct Agents {
     connected: Arc<Mutex<HashMap<NodeId, Connected>>>,
+    /// How often the agent of a node has come back, one entry for each that ever came.
+    returns: Arc<Mutex<HashMap<NodeId, u64>>>,
     open: Arc<Semaphore>,
+    scrapes: Arc<Semaphore>,
 }
 
 #[derive(Clone)]
@@ -35,6 +46,7 @@ struct Connected {
     session: u64,
     connection: Connection,
     slots: Arc<Semaphore>,
+    scrapes: Arc<Semaphore>,
 }
 
 /// A session's place among the agents that can be asked; given up on drop.
@@ -56,7 +68,12 @@ impl Drop for Entered {
 
 impl Default for Agents {
     fn default() -> Self {
-        Agents { connected: Arc::default(), open: Arc::new(Semaphore::new(OPEN)) }
+        Agents {
+            connected: Arc::default(),
+            returns: Arc::default(),
+            open: Arc::new(Semaphore::new(OPEN)),
+            scrapes: Arc::new(Semaphore::new(SCRAPES)),
+        }
     }
 }
 
@@ -65,8 +82,10 @@ impl Agents {
     pub fn enter(&self, node: NodeId, session: u64, connection: &Connection) -> Entered {
         let connection = connection.clone();
         let slots = Arc::new(Semaphore::new(REQUESTS as usize));
-        let entry = Connected { session, connection, slots };
+        let scrapes = Arc::new(Semaphore::new(SCRAPES_PER_AGENT));
+        let entry = Connected { session, connection, slots, scrapes };
         self.lock().insert(node.clone(), entry);
+        self.returns().entry(node.clone()).and_modify(|count| *count += 1).or_default();
         Entered { agents: self.clone(), node, session }
     }
 
@@ -77,6 +96,43 @@ impl Agents {
             return Err(AskError::Busy);
         };
         Ok(ask(&agent.connection, request).await?)
+    }
+
+    /// Asks the agent of a node for metrics. A question waits for its turn, and everything together
+    /// takes at most `within`; an agent that does not answer holds up no other one's questions.
+    pub async fn scrape(
+        &self,
+        node: &NodeId,
+        request: &AgentRequest,
+        within: Duration,
+    ) -> Result<Vec<u8>, AskError> {
+        let agent = self.lock().get(node).cloned().ok_or(AskError::NotConnected)?;
+        let asking = async {
+            // First its own turn: who waits for a slow agent keeps nobody from another one. None of
+            // these is ever closed.
+            let closed = |_| AskError::Busy;
+            let _turn = agent.scrapes.acquire().await.map_err(closed)?;
+            let _slot = agent.slots.acquire().await.map_err(closed)?;
+            let _open = self.scrapes.acquire().await.map_err(closed)?;
+            Ok(ask(&agent.connection, request).await?)
+        };
+        tokio::time::timeout(within, asking).await.map_err(|_| AskError::Late)?
+    }
+
+    /// How long a packet takes to each connected agent and back.
+    pub fn round_trips(&self) -> HashMap<NodeId, Duration> {
+        let connected = self.lock();
+        let round_trip = |entry: &Connected| entry.connection.round_trip();
+        connected.iter().map(|(node, entry)| (node.clone(), round_trip(entry))).collect()
+    }
+
+    /// How often the agent of each node has connected again since this process began.
+    pub fn reconnects(&self) -> HashMap<NodeId, u64> {
+        self.returns().clone()
+    }
+
+    fn returns(&self) -> MutexGuard<'_, HashMap<NodeId, u64>> {
+        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     // The map is whole after every statement, so a panic elsewhere does not spoil it.

@@ -25,6 +25,7 @@ use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
+use crate::meters::Meters;
 use crate::outbox::Outbox;
 use crate::packages::Packages;
 use crate::paths::PathRules;
@@ -67,7 +68,8 @@ impl Coordinator {
         let outbox = Outbox::new(sealer.clone());
         let audit = store.audit_log();
         let reader = store.reader();
-        let driver = driver::start(store, outbox.clone())?;
+        let meters = Meters::new()?;
+        let driver = driver::start(store, outbox.clone(), meters.clone())?;
         let admin_token = config.state_dir.join("admin.token");
         ensure_admin(&driver.handle, &admin_token).await?;
 
@@ -104,6 +106,7 @@ impl Coordinator {
         let state = ApiState {
             driver: driver.handle,
             board: driver.board,
+            meters,
             telemetry,
             logs,
             space,

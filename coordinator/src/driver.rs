@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gangline_common::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
@@ -15,6 +15,7 @@ use crate::board::Board;
 use crate::core::Core;
 use crate::core::effect::{Answer, Effects};
 use crate::core::event::{Event, RequestId};
+use crate::meters::{self, Meters};
 use crate::outbox::Outbox;
 use crate::store::{Store, StoreError};
 
@@ -68,7 +69,7 @@ pub struct Driver {
 }
 
 /// Restores the core from the store and starts the loop on its own thread.
-pub fn start(mut store: Store, outbox: Outbox) -> Result<Driver, StoreError> {
+pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver, StoreError> {
     let core = restore(&mut store)?;
     let board = Board::of(&core);
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
@@ -76,7 +77,7 @@ pub fn start(mut store: Store, outbox: Outbox) -> Result<Driver, StoreError> {
     let handle = DriverHandle { mailbox, next_request: Arc::new(AtomicU64::new(1)) };
     let ticking = handle.mailbox.downgrade();
     let mut the_loop =
-        Loop { core, store, outbox, board: board.clone(), inbox, waiting: HashMap::new() };
+        Loop { core, store, outbox, board: board.clone(), meters, inbox, waiting: HashMap::new() };
     let thread = std::thread::Builder::new().name("driver".to_owned());
     let spawned = thread.spawn(move || {
         // Nobody listens any more when `main` is already on its way out.
@@ -128,6 +129,7 @@ struct Loop {
     store: Store,
     outbox: Outbox,
     board: Board,
+    meters: Meters,
     inbox: mpsc::Receiver<Envelope>,
     waiting: HashMap<RequestId, oneshot::Sender<Answer>>,
 }
@@ -143,9 +145,15 @@ impl Loop {
                     Err(_) => break,
                 }
             }
+            let (began, passes) = (Instant::now(), self.core.passes());
             self.core.decide(Timestamp::now(), &mut effects);
+            if self.core.passes() != passes {
+                self.meters.scheduled(began.elapsed());
+            }
             if !effects.writes.is_empty() {
+                let began = Instant::now();
                 self.store.commit(&effects.writes)?;
+                self.meters.committed(began.elapsed());
             }
             self.act(effects);
         }
@@ -164,7 +172,9 @@ impl Loop {
     }
 
     fn act(&mut self, effects: Effects) {
+        let starts = meters::starts(&self.board, &effects, Timestamp::now());
         self.board.publish(&effects);
+        self.meters.note_starts(&starts, &self.board);
         // A desired state replaces the one before it: only the newest of a session is made ready.
         let mut told = HashSet::new();
         for push in effects.pushes.into_iter().rev() {

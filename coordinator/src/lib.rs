@@ -16,6 +16,7 @@ pub mod convert;
 pub mod coordinator;
 pub mod driver;
 pub mod ingest;
+pub mod meters;
 pub mod outbox;
 pub mod packages;
 pub mod paths;

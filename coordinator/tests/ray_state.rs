@@ -76,7 +76,7 @@ async fn serve(
     while let Ok(stream) = connection.accept_request().await {
         let (says, asked) = (says.lock().unwrap().clone(), Arc::clone(&asked));
         tokio::spawn(answer(stream, |request| async move {
-            let AgentRequest::RayState(request) = request;
+            let AgentRequest::RayState(request) = request else { panic!("{request:?}") };
             asked.lock().unwrap().push(request);
             match says {
                 Some(answer) => answer,

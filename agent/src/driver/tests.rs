@@ -58,6 +58,7 @@ struct Harness {
     events: mpsc::Sender<SupervisorEvent>,
     outlook: watch::Receiver<Outlook>,
     tail: watch::Receiver<TailPlan>,
+    holders: watch::Receiver<Holders>,
     _link: watch::Sender<LinkStatus>,
     task: JoinHandle<()>,
 }
@@ -71,6 +72,7 @@ impl Harness {
         let (outlook, outlook_receiver) = watch::channel(Outlook::default());
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (link, link_receiver) = watch::channel(LinkStatus::default());
+        let (holders, held) = watch::channel(Holders::new());
         let fake = Fake { told: told.clone(), state_dir: state_dir.to_owned() };
         let channels = Channels {
             inputs: input_receiver,
@@ -79,7 +81,7 @@ impl Harness {
             tail,
             link: link_receiver,
             contact: watch::channel(None).1,
-            holders: watch::channel(Default::default()).0,
+            holders,
             status: crate::status::path(state_dir),
         };
         let task = tokio::spawn(Driver::new(ledger, fake, channels).run(content));
@@ -89,6 +91,7 @@ impl Harness {
             events,
             outlook: outlook_receiver,
             tail: tail_receiver,
+            holders: held,
             _link: link,
             task,
         }
@@ -154,6 +157,9 @@ async fn the_ledger_comes_before_the_start_and_the_report_tells_the_end() {
     let running = |report: &NodeReport| report.members[0].state == MemberState::Running { pid: 7 };
     harness.reports(running).await;
     assert!(!harness.tail.borrow().members[&key("g")].ended);
+    let held: Vec<String> =
+        harness.holders.borrow().iter().map(|(gpu, by)| format!("{gpu} {:?}", by.job)).collect();
+    assert_eq!(held, ["GPU-g Some(JobId(\"job-g\"))"]);
 
     harness.desires(5, vec![stop("g")]).await.unwrap();
     harness.member(&key("g"), ended()).await;
@@ -163,6 +169,7 @@ async fn the_ledger_comes_before_the_start_and_the_report_tells_the_end() {
     assert!(end.asked && end.swept == 2 && end.last_output == "the last line");
     assert_eq!(end.how, EndedHow::Exited { code: 3 });
     assert!(harness.tail.borrow().members[&key("g")].ended);
+    assert!(harness.holders.borrow().is_empty());
 
     harness.inputs.send(Input::LogsComplete(key("g"))).await.unwrap();
     let complete = |report: &NodeReport| match &report.members[0].state {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_common::ids::{GangId, GpuId, JobId};
+use gangline_common::ids::{GangId, GpuId};
 use gangline_health::reading::{
     Agent, Canary, Collector, Fabric, Gpu, GpuSet, Handle, KernelClass, KernelLine, LocalDisk,
     Memory, Nvlink, OomKills, Outcome, Pcie, PhysicalState, Port, PortState, Ports, Process,
@@ -20,19 +20,10 @@ use crate::collectors::shared::{CanaryOutcome, SharedReading};
 use crate::collectors::slot::{self, Latest, Status};
 use crate::collectors::storage::{Room, StorageReading};
 use crate::collectors::tasks::TasksReading;
+use crate::holders::Holders;
 
 /// Above this share of time with a kernel running, a PCIe link has no reason to sleep, in percent.
 const LOAD_PCT: f32 = 20.0;
-
-/// Who holds which GPU, by the driver's own knowledge.
-pub type Holders = BTreeMap<GpuId, Holder>;
-
-/// A member that has a GPU.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    pub gang: GangId,
-    pub job: Option<JobId>,
-}
 
 /// What the node has told the coordinator that it has; what is missing of it later is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -438,6 +429,7 @@ fn stuck(tasks: &TasksReading) -> Reading {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holders::Holder;
 
     #[test]
     fn addresses_of_the_driver_and_of_the_kernel_meet() {

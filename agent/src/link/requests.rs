@@ -5,10 +5,15 @@ use gangline_common::transport::{Connection, REQUESTS, TransportError};
 use gangline_common::wire::request::AgentRequest;
 use tokio::task::JoinSet;
 
+use crate::metrics::NodePage;
 use crate::supervisor::RayClusters;
 
 /// Answers until the connection ends; what is being answered then ends with it.
-pub(super) async fn serve(connection: &Connection, ray: &RayClusters) -> TransportError {
+pub(super) async fn serve(
+    connection: &Connection,
+    ray: &RayClusters,
+    page: &NodePage,
+) -> TransportError {
     let mut answers = JoinSet::new();
     loop {
         while answers.len() >= REQUESTS as usize {
@@ -20,11 +25,13 @@ pub(super) async fn serve(connection: &Connection, ray: &RayClusters) -> Transpo
             Ok(stream) => stream,
             Err(error) => return error,
         };
-        let ray = ray.clone();
+        let (ray, page) = (ray.clone(), page.clone());
         answers.spawn(async move {
             let handle = |request| async move {
                 match request {
                     AgentRequest::RayState(request) => ray.answer(&request).await,
+                    AgentRequest::NodeMetrics => page.text().await,
+                    AgentRequest::RayMetrics { key } => ray.exports.page(&key).await,
                 }
             };
             if let Err(error) = answer(stream, handle).await {

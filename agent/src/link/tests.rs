@@ -16,8 +16,10 @@ use tokio::task::JoinHandle;
 use super::test_coordinator::{NODE, TestCoordinator, TestSession, next_chunk};
 use super::*;
 use crate::collectors::host::HostFacts;
+use crate::holders::Holders;
 use crate::inventory::{Findings, Standing, inventory};
 use crate::join::{JoinError, join};
+use crate::metrics::Options;
 use crate::sample::{assignment, epoch, gang, generation};
 use crate::supervisor::{LogSource, RayClusters};
 use crate::tail::TailMember;
@@ -56,6 +58,12 @@ fn outlook(n: u64) -> Outlook {
     Outlook { held: generation(n), report: Some(Arc::new(report)), at_ms: 0 }
 }
 
+/// A page of a node that has read nothing.
+fn page(inventory: &watch::Sender<Arc<NodeInventory>>) -> NodePage {
+    let holders = watch::channel(Holders::new()).1;
+    NodePage::new(watch::channel(None).1, inventory.subscribe(), holders, Options::default())
+}
+
 impl Agent {
     fn start(identity: StoredIdentity) -> Agent {
         Agent::patient(identity, SILENCE)
@@ -80,6 +88,7 @@ impl Agent {
             cleared,
             tail: tail_receiver,
             ray: RayClusters::default(),
+            page: page(&inventory),
             status,
             contact: watch::channel(None).0,
             clock: watch::channel(None).0,
@@ -412,6 +421,7 @@ async fn another_version_is_asked_slowly() {
             cleared: watch::channel(HealthCleared::default()).0,
             tail: tail.subscribe(),
             ray: RayClusters::default(),
+            page: page(inventory),
             status: watch::channel(LinkStatus::default()).0,
             contact: watch::channel(None).0,
             clock: watch::channel(None).0,

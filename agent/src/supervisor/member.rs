@@ -23,6 +23,7 @@ use super::ports::{self, FixedPort};
 use super::process::{self, ProcessId};
 use super::ray_api::RayApi;
 use super::ray_jobs::RayWatch;
+use super::ray_metrics::Exported;
 use super::ray_state::{Listed, RayClusters};
 use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
@@ -88,6 +89,7 @@ struct Progress {
     ray: Option<RayWatchTask>,
     guests: Option<GuestsTask>,
     checkpoints: Option<CheckpointsTask>,
+    exported: Option<Exported>,
 }
 
 impl Default for Progress {
@@ -100,6 +102,7 @@ impl Default for Progress {
             ray: None,
             guests: None,
             checkpoints: None,
+            exported: None,
         }
     }
 }
@@ -404,6 +407,9 @@ impl Member {
             assignment: self.assignment.clone(),
         };
         self.progress.guests = Some(GuestsTask(tokio::spawn(guests.run())));
+        let port = ports::fixed(self.plan.member.ports, FixedPort::MetricsExport);
+        let node = self.config.node_address;
+        self.progress.exported = port.map(|port| self.ray.exports.list(&self.plan.key, node, port));
         if self.plan.key.member != MemberId::Head {
             return;
         }
@@ -440,6 +446,7 @@ impl Member {
         self.progress.ray = None;
         self.progress.guests = None;
         self.progress.checkpoints = None;
+        self.progress.exported = None;
         let by_shim = matches!(end, End::Recorded(_));
         let record = match end {
             End::Recorded(record) => record,

@@ -21,6 +21,7 @@ mod probe;
 pub mod process;
 mod ray_api;
 mod ray_jobs;
+mod ray_metrics;
 mod ray_state;
 mod release;
 mod shim_link;

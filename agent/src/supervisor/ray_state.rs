@@ -17,6 +17,7 @@ use super::ray_api::{
     Actor, DeathCause, Listing, Node, PlacementGroup, RayApi, RayApiError, Wanted,
 };
 use super::ray_jobs::{end_of, member_of};
+use super::ray_metrics::RayExports;
 use super::spool::Spool;
 
 /// Most entries of one answer.
@@ -34,6 +35,8 @@ type Incarnation = (GangId, Epoch);
 #[derive(Clone, Default)]
 pub struct RayClusters {
     inner: Arc<Mutex<BTreeMap<Incarnation, Arc<Cluster>>>>,
+    /// Metrics of every member, those of ranks as well.
+    pub exports: RayExports,
 }
 
 struct Cluster {

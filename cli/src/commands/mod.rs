@@ -8,6 +8,7 @@ mod cluster;
 mod control;
 mod diff;
 mod explain;
+mod export;
 mod hidden;
 mod local;
 mod login;
@@ -77,6 +78,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Schema(args) => match args.command {
             SchemaCommand::Job => template::job_schema(logged_in(&globals)?.as_ref(), screen).await,
         },
+        Command::Export(args) => export::run(&args.command, || settings(&globals), screen),
         Command::Version => local::version(screen),
         Command::Login(args) => login::login(&globals, &args, screen).await,
         Command::Logout(args) => login::logout(&args, screen),

@@ -84,3 +84,27 @@ fn a_converted_file_is_valid_as_it_is() {
         assert_eq!(again.status.code(), Some(7), "{again:?}");
     }
 }
+
+#[test]
+fn export_writes_files_and_overwrites_them_only_when_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = ["export", "grafana", "--out", "boards/gangline"];
+    let made = gangline(folder.path(), &words);
+    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    let said = String::from_utf8(made.stdout).unwrap();
+    let names: Vec<&str> = said.lines().collect();
+    assert_eq!(names.len(), 3, "{said}");
+    for name in &names {
+        let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert!(text.contains("\"title\""), "{name}");
+        std::fs::write(folder.path().join(name), "mine").unwrap();
+    }
+    assert_eq!(gangline(folder.path(), &words).status.code(), Some(7));
+    assert_eq!(std::fs::read_to_string(folder.path().join(names[0])).unwrap(), "mine");
+    let forced = gangline(folder.path(), &[&words[..], &["--force", "-o", "json"]].concat());
+    assert_eq!(forced.status.code(), Some(0), "{forced:?}");
+    assert_ne!(std::fs::read_to_string(folder.path().join(names[0])).unwrap(), "mine");
+    let rules = gangline(folder.path(), &["export", "prometheus-rules"]);
+    let committed = include_str!("../../../packaging/monitoring/rules.yml");
+    assert_eq!(String::from_utf8(rules.stdout).unwrap(), committed);
+}

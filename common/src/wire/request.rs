@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::frame::{Frame, Kind};
 use super::v1::framed_one;
 use super::{WireError, codec};
-use crate::ids::{Epoch, GangId};
+use crate::ids::{Epoch, GangId, MemberKey};
 
 /// A question to one agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,10 @@ pub enum AgentRequest {
     /// What a gang's own Ray says of itself; only the agent of its head knows. The answer is the
     /// JSON of `wire::ray_state`.
     RayState(RayStateRequest),
+    /// The metrics of the node as Prometheus reads them: text 0.0.4.
+    NodeMetrics,
+    /// What Ray exports of one member that runs on the node, untouched.
+    RayMetrics { key: MemberKey },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -726,6 +726,17 @@ pub const REQUEST_GROUPS: &str = "
     00 ; in any state
     fbe803 ; limit 1000";
 
+pub const REQUEST_NODE_METRICS: &str = "
+    40 00000001 ; Request, 1 byte
+    01 ; metrics of the node";
+
+pub const REQUEST_RAY_METRICS: &str = "
+    40 0000000d ; Request, 13 bytes
+    02 ; metrics of a member's Ray
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 03 ; rank 3";
+
 pub const ANSWER_BODY: &str = "
     41 00000006 ; AnswerHead, 6 bytes
     00 ; a body

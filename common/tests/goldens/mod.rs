@@ -149,6 +149,8 @@ pub fn all() -> Vec<Golden> {
         REQUEST_NODES: Request = Message::Request(values::request_nodes());
         REQUEST_ACTORS: Request = Message::Request(values::request_actors());
         REQUEST_GROUPS: Request = Message::Request(values::request_groups());
+        REQUEST_NODE_METRICS: Request = Message::Request(values::request_node_metrics());
+        REQUEST_RAY_METRICS: Request = Message::Request(values::request_ray_metrics());
         ANSWER_BODY: AnswerHead = Message::AnswerHead(values::answer_body());
         ANSWER_UNKNOWN: AnswerHead = Message::AnswerHead(values::failed(FailureReason::Unknown, "new"));
         ANSWER_NOT_HERE: AnswerHead = Message::AnswerHead(values::failed(FailureReason::NotHere, ""));

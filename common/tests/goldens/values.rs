@@ -609,6 +609,14 @@ pub fn request_groups() -> AgentRequest {
     request(RaySubject::PlacementGroups, None)
 }
 
+pub fn request_node_metrics() -> AgentRequest {
+    AgentRequest::NodeMetrics
+}
+
+pub fn request_ray_metrics() -> AgentRequest {
+    AgentRequest::RayMetrics { key: key(MemberId::Rank(3)) }
+}
+
 pub fn answer_body() -> AnswerHead {
     AnswerHead::Body { length: 4 << 20 }
 }

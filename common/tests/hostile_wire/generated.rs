@@ -554,11 +554,16 @@ pub fn request() -> impl Strategy<Value = AgentRequest> {
         Just(RaySubject::Actors),
         Just(RaySubject::PlacementGroups),
     ];
-    (gang(), epoch(), subject, of(text()), any::<u32>()).prop_map(
+    let ray_state = (gang(), epoch(), subject, of(text()), any::<u32>()).prop_map(
         |(gang, epoch, subject, state, limit)| {
             AgentRequest::RayState(RayStateRequest { gang, epoch, subject, state, limit })
         },
-    )
+    );
+    prop_oneof![
+        ray_state,
+        Just(AgentRequest::NodeMetrics),
+        key().prop_map(|key| AgentRequest::RayMetrics { key }),
+    ]
 }
 
 /// Any beginning of an answer.

@@ -125,9 +125,11 @@ fn a5_unknown_tags_of_a_gang_are_refused() {
 #[test]
 fn a5_unknown_tags_of_requests_and_answers_are_refused() {
     let subject = |subject| {
-        let AgentRequest::RayState(mut request) = goldens::values::request_nodes();
-        request.subject = subject;
-        Message::Request(AgentRequest::RayState(request))
+        let mut request = goldens::values::request_nodes();
+        if let AgentRequest::RayState(state) = &mut request {
+            state.subject = subject;
+        }
+        Message::Request(request)
     };
     assert_unknown_tags_refused(&subject(RaySubject::Nodes), &subject(RaySubject::Actors), 3);
     let failed = |reason| Message::AnswerHead(goldens::values::failed(reason, "x"));

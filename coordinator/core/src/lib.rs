@@ -143,6 +143,7 @@ pub struct Core {
     next_sequence: u64,
     next_check_ms: u64,
     last_pass_ms: u64,
+    passes: u64,
     want_schedule: bool,
     dirty_nodes: BTreeSet<NodeId>,
 }
@@ -375,6 +376,7 @@ impl Core {
         self.settle_dependents(now, out);
         if std::mem::take(&mut self.want_schedule) {
             self.last_pass_ms = now.boot_ms;
+            self.passes += 1;
             self.schedule(now, out);
         }
         self.push_dirty(now, out);
@@ -530,6 +532,11 @@ impl Core {
     }
 
     // Read access for the driver (snapshots at start) and for tests.
+
+    /// Passes over the queue since this core began.
+    pub fn passes(&self) -> u64 {
+        self.passes
+    }
 
     pub fn jobs(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.jobs.values()

@@ -77,6 +77,8 @@ kinds! {
     TOO_MANY_QUESTIONS = "E0364", SERVICE_UNAVAILABLE, "Too many questions to one node";
     RAY_NOT_UP = "E0365", CONFLICT, "The Ray cluster is not up";
     RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
+    NO_METRICS = "E0356", SERVICE_UNAVAILABLE, "The metrics could not be read";
+    NO_SUCH_RAY_MEMBER = "E0357", NOT_FOUND, "No such member of a Ray cluster";
     RATE_LIMITED = "E0367", TOO_MANY_REQUESTS, "Too many requests";
     NODE_IN_CONTACT = "E0368", CONFLICT, "The node is not lost";
     NOTHING_HELD = "E0369", CONFLICT, "The node holds nothing";

@@ -14,6 +14,7 @@ mod follow;
 mod jobs;
 pub mod listener;
 mod logs;
+mod metrics;
 mod nodes;
 mod pools;
 mod projects;
@@ -59,6 +60,7 @@ use crate::core::node::Reachability;
 use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
+use crate::meters::Meters;
 use crate::packages::Packages;
 use crate::paths::PathRules;
 use crate::secrets::Sealer;
@@ -77,6 +79,7 @@ use rates::Rates;
 pub struct ApiState {
     pub driver: DriverHandle,
     pub board: Board,
+    pub meters: Meters,
     pub telemetry: Telemetry,
     pub logs: Logs,
     pub space: Space,
@@ -165,6 +168,11 @@ fn table() -> Vec<Route> {
         needs(ReadNodes, routes!(nodes::list_nodes)),
         needs(ReadNodes, routes!(streams::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
+        needs(ReadMetrics, routes!(metrics::own_metrics)),
+        needs(ReadMetrics, routes!(metrics::node_metrics)),
+        needs(ReadMetrics, routes!(metrics::ray_metrics)),
+        needs(ReadMetrics, routes!(metrics::federate)),
+        needs(ReadMetrics, routes!(metrics::discover)),
         needs(MaintainNode, routes!(nodes::patch_node)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
         needs(MaintainNode, routes!(nodes::cordon_node)),

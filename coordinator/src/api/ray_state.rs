@@ -339,6 +339,7 @@ impl Question {
                     }
                 }
             }
+            AskError::Late => self.silent("no answer in time"),
             AskError::Request(error) => {
                 tracing::warn!(node = %self.head, %error, "a question to an agent failed");
                 self.silent(match error {

@@ -8,9 +8,11 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gangline_common::ids::{Epoch, GangId, MemberId, MemberKey};
+use gangline_common::time::Timestamp;
 use gangline_common::transport::{FrameReceiver, TransportError};
 use gangline_common::wire::WireError;
 use gangline_common::wire::v1::{CoordinatorMessage, LogAck, LogChunk};
@@ -40,12 +42,23 @@ pub struct Logs {
     durable: Arc<Mutex<HashMap<PathBuf, u64>>>,
     changes: watch::Sender<u64>,
     space: Option<Space>,
+    /// Bytes that were written since this process began.
+    written: Arc<AtomicU64>,
+    /// When a gang last wrote something, as far as this process knows.
+    grown: Arc<Mutex<HashMap<GangId, Timestamp>>>,
 }
 
 impl Logs {
     pub fn new(root: PathBuf) -> Logs {
         let changes = watch::Sender::new(0);
-        Logs { root: Arc::new(root), durable: Arc::default(), changes, space: None }
+        Logs {
+            root: Arc::new(root),
+            durable: Arc::default(),
+            changes,
+            space: None,
+            written: Arc::default(),
+            grown: Arc::default(),
+        }
     }
 
     /// Takes nothing while the disk is nearly full.
@@ -126,7 +139,23 @@ impl Logs {
             Ok(()) | Err(_) => {}
         }
         self.lock().retain(|path, _| !path.starts_with(&directory));
+        self.grown().remove(gang);
         Ok(())
+    }
+
+    /// Bytes that were written since this process began.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// When a gang's log last grew, if this process saw it.
+    pub fn last_growth(&self, gang: &GangId) -> Option<Timestamp> {
+        self.grown().get(gang).copied()
+    }
+
+    // The map is whole after every statement.
+    fn grown(&self) -> MutexGuard<'_, HashMap<GangId, Timestamp>> {
+        self.grown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts up whenever a file has grown.
@@ -203,6 +232,10 @@ impl Logs {
             let news = chunk.bytes.split_at(skip).1;
             file.write_all_at(news, *length)?;
             *length += news.len() as u64;
+            if !news.is_empty() {
+                self.written.fetch_add(news.len() as u64, Ordering::Relaxed);
+                self.grown().insert(chunk.key.gang.clone(), Timestamp::now());
+            }
         }
         let mut acks = Vec::with_capacity(open.len());
         for (path, (file, length, mut ack)) in open {

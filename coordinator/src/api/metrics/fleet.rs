@@ -1,0 +1,222 @@
+//! The coordinator's own page: jobs, queue, nodes, agents, store.
+//!
+//! Labels are names of nodes, pools and states. What users wrote is a label of `gangline_job_info`
+//! alone, and a job has no series any more ten minutes after its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use gangline_common::exposition::{Kind, Page};
+use gangline_common::time::Timestamp;
+
+use crate::api::ApiState;
+use crate::board::{JobSnapshot, NodeSnapshot};
+use crate::core::job::{Job, JobState};
+use crate::core::node::Reachability;
+use crate::meters::pool_of;
+
+/// How long a job has series after its end.
+const AFTER_END_MS: u64 = 600_000;
+
+/// Every word that a node's state can be here.
+const NODE_STATES: [&str; 10] = [
+    "pending", "ready", "mixed", "busy", "cordoned", "draining", "drained", "suspect", "lost",
+    "offline",
+];
+
+/// All families as they are now.
+pub(super) fn page(api: &ApiState) -> Page {
+    let now = Timestamp::now();
+    let mut page = Page::default();
+    let mut info = page.family(
+        "gangline_build_info",
+        "Version of the coordinator; the value is always 1.",
+        Kind::Gauge,
+    );
+    info.add(&[("version", api.version)], 1.0);
+    let nodes = api.board.nodes();
+    let nodes: Vec<_> = nodes.iter().filter(|snapshot| !snapshot.node.revoked).collect();
+    add_nodes(&mut page, &nodes);
+    add_agents(&mut page, api, &nodes);
+    let jobs = api.board.jobs();
+    let declared = api.board.declared_pools();
+    let in_use = nodes.iter().filter_map(|snapshot| snapshot.node.pool());
+    let pools = declared.keys().map(String::as_str).chain(in_use).collect();
+    add_queue(&mut page, api, &jobs, &pools, now);
+    add_jobs(&mut page, api, &jobs, now);
+    page.family(
+        "gangline_log_bytes_total",
+        "Bytes of logs that were written since the coordinator started.",
+        Kind::Counter,
+    )
+    .add(&[], api.logs.written() as f64);
+    page.extend(api.meters.gather());
+    page
+}
+
+fn add_nodes(page: &mut Page, nodes: &[&NodeSnapshot]) {
+    let mut up =
+        page.family("gangline_node_up", "Whether the node is in contact (0 or 1).", Kind::Gauge);
+    for snapshot in nodes {
+        let node = &snapshot.node;
+        let is_up = node.reachability == Reachability::Reachable;
+        up.add(&place(snapshot), f64::from(is_up));
+    }
+    let mut states = page.family(
+        "gangline_node_state",
+        "Whether the node is in this state (0 or 1); it is in exactly one.",
+        Kind::Gauge,
+    );
+    for snapshot in nodes {
+        let (gpus, members) = in_use(snapshot);
+        let word = snapshot.node.word(gpus, members);
+        let [name, pool] = place(snapshot);
+        for state in NODE_STATES {
+            states.add(&[name, pool, ("state", state)], f64::from(state == word));
+        }
+    }
+    let mut gpus = page.family(
+        "gangline_node_gpus",
+        "GPUs of the node: in use by jobs, free, or unusable because the node takes no jobs.",
+        Kind::Gauge,
+    );
+    for snapshot in nodes {
+        let Some(inventory) = &snapshot.node.inventory else { continue };
+        let (used, _) = in_use(snapshot);
+        let rest = inventory.gpus.len().saturating_sub(used);
+        let (free, unusable) = if snapshot.node.is_open() { (rest, 0) } else { (0, rest) };
+        let [name, pool] = place(snapshot);
+        for (state, count) in [("in_use", used), ("free", free), ("unusable", unusable)] {
+            gpus.add(&[name, pool, ("state", state)], count as f64);
+        }
+    }
+}
+
+fn place(snapshot: &NodeSnapshot) -> [(&'static str, &str); 2] {
+    let node = &snapshot.node;
+    [("node", &node.name), ("pool", node.pool().unwrap_or_default())]
+}
+
+/// GPUs and members that jobs have on the node.
+fn in_use(snapshot: &NodeSnapshot) -> (usize, usize) {
+    let members = snapshot.gangs.iter().flat_map(|gang| gang.members_on(&snapshot.node.id));
+    let holding = members.filter(|(_, member)| member.phase.holds_resources());
+    holding.fold((0, 0), |(gpus, count), (_, member)| (gpus + member.gpus.len(), count + 1))
+}
+
+fn add_agents(page: &mut Page, api: &ApiState, nodes: &[&NodeSnapshot]) {
+    let (round_trips, reconnects) = (api.agents.round_trips(), api.agents.reconnects());
+    let mut family = page.family(
+        "gangline_agent_rtt_seconds",
+        "How long a packet takes to the agent of the node and back, smoothed.",
+        Kind::Gauge,
+    );
+    for snapshot in nodes {
+        let round_trip = round_trips.get(&snapshot.node.id);
+        family.add(&place(snapshot), round_trip.map(|round_trip| round_trip.as_secs_f64()));
+    }
+    let mut family = page.family(
+        "gangline_agent_reconnects_total",
+        "How often the agent of the node has connected again since the coordinator started.",
+        Kind::Counter,
+    );
+    for snapshot in nodes {
+        let count = reconnects.get(&snapshot.node.id);
+        family.add(&place(snapshot), count.map(|count| *count as f64));
+    }
+}
+
+/// Where a job is or wants to be: the pool of its nodes, or the one pool that it asks for. Empty for
+/// any; a pool that does not exist is none.
+fn pool(api: &ApiState, job: &Job, pools: &BTreeSet<&str>) -> String {
+    let gang = api.board.gang(&job.gang).filter(|gang| gang.is_live());
+    if let Some(pool) = gang.and_then(|gang| pool_of(&api.board, &gang)) {
+        return pool;
+    }
+    match job.request.pools.as_slice() {
+        [only] if pools.contains(only.as_str()) => only.clone(),
+        _ => String::new(),
+    }
+}
+
+fn add_queue(
+    page: &mut Page,
+    api: &ApiState,
+    jobs: &[Arc<Job>],
+    pools: &BTreeSet<&str>,
+    now: Timestamp,
+) {
+    let mut count: BTreeMap<(&str, String), u32> = BTreeMap::new();
+    let mut oldest: BTreeMap<String, u64> = BTreeMap::new();
+    for job in jobs {
+        let pool = pool(api, job, pools);
+        if let Some(eligible) = job.eligible.filter(|_| job.state == JobState::Pending) {
+            let longest = oldest.entry(pool.clone()).or_default();
+            *longest = (*longest).max(eligible.ms(now));
+        }
+        *count.entry((job.state.word(), pool)).or_default() += 1;
+    }
+    let mut family =
+        page.family("gangline_jobs", "Jobs that are known, by state and pool.", Kind::Gauge);
+    for ((state, pool), count) in &count {
+        family.add(&[("state", state), ("pool", pool)], f64::from(*count));
+    }
+    let mut family = page.family(
+        "gangline_queue_oldest_wait_seconds",
+        "How long that waiting job could have started that waits longest, by pool.",
+        Kind::Gauge,
+    );
+    for (pool, waited_ms) in &oldest {
+        family.add(&[("pool", pool)], seconds(*waited_ms));
+    }
+}
+
+fn add_jobs(page: &mut Page, api: &ApiState, jobs: &[Arc<Job>], now: Timestamp) {
+    let is_shown = |job: &Job| job.ended.is_none_or(|ended| now.ms_since(ended) < AFTER_END_MS);
+    let shown = jobs.iter().filter(|job| is_shown(job));
+    let shown: Vec<JobSnapshot> = shown.filter_map(|job| api.board.job(&job.id)).collect();
+    let mut info = page.family(
+        "gangline_job_info",
+        "Who a job belongs to and what it is called; the value is always 1.",
+        Kind::Gauge,
+    );
+    for JobSnapshot { job, gang, .. } in &shown {
+        let pool = gang.as_ref().and_then(|gang| pool_of(&api.board, gang)).unwrap_or_default();
+        let labels = [
+            ("job_id", job.id.as_str()),
+            ("name", &job.request.name),
+            ("user", &job.user),
+            ("project", &job.project),
+            ("pool", &pool),
+        ];
+        info.add(&labels, 1.0);
+    }
+    let mut progress = page.family(
+        "gangline_job_last_progress_timestamp_seconds",
+        "When a running job last wrote a line to its log or a training checkpoint.",
+        Kind::Gauge,
+    );
+    for snapshot in &shown {
+        let label = [("hpc_job", snapshot.job.id.as_str())];
+        progress.add(&label, last_progress(api, snapshot).map(|at| seconds(at.wall_ms)));
+    }
+}
+
+/// When a running job last did something that can be seen from here. A cluster and its guests share
+/// one log, which says nothing of any of them.
+fn last_progress(api: &ApiState, snapshot: &JobSnapshot) -> Option<Timestamp> {
+    let job = &snapshot.job;
+    if job.state != JobState::Running || job.is_cluster() || job.cluster.is_some() {
+        return None;
+    }
+    // What was before this process began is not known.
+    let began = job.started.filter(|started| started.boot_ms > api.started.boot_ms);
+    let began = began.unwrap_or(api.started);
+    let wrote = api.logs.last_growth(&job.gang);
+    let saved = snapshot.checkpoint.as_ref().map(|checkpoint| checkpoint.made);
+    [Some(began), wrote, saved].into_iter().flatten().max_by_key(|at| at.boot_ms)
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
