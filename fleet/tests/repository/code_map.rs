@@ -7,13 +7,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "common",
     "spec",
     "tree",
     "coordinator/core",
     "coordinator",
     "simulate",
+    "diagnosis",
     "agent/core",
     "agent",
     "cli",
