@@ -7,7 +7,7 @@ use crate::lines::{self, Line};
 use crate::prefix::Level;
 use crate::progress::{is_step, is_success};
 use crate::quoted::{Blocks, Place, is_quote};
-use crate::rules::{Rules, Strength};
+use crate::rules::{Rule, Rules, Strength};
 use crate::source::Source;
 use crate::taxonomy::Rank;
 use crate::traceback::{Part, Relation, Tracebacks};
@@ -171,6 +171,11 @@ impl<'a> Scan<'a> {
                 superseded: false,
             });
         }
+        // Of the rules that fit one line those that say most speak.
+        let alone = |rule: &Rule| !rule.shadow && rule.at_least == 1;
+        let decides = |noted: &Noted| self.rules.rule(noted.finding.rule).is_some_and(alone);
+        let most = out.iter().filter(|noted| decides(noted)).map(|n| n.finding.strength).max();
+        out.retain(|noted| !decides(noted) || Some(noted.finding.strength) == most);
         out
     }
 
