@@ -14,6 +14,7 @@
 mod answer;
 mod clock;
 mod facts;
+mod handled;
 mod lines;
 mod pattern;
 mod prefix;

@@ -43,7 +43,7 @@ static PREFIX: Pattern = Pattern::new(|| {
         // A glog bracket: [E323 04:11:08.408271257 ProcessGroupNCCL.cpp:607], and without it.
         format!(r"\[?(?P<glog>[EWIF])(?:[0-9]{{3,4}} {clock})?(?: +[0-9]+)? [\w./-]+\.(?:cpp|cc|h|cu|py|c):[0-9]+\]"),
         // Times, in brackets with more, or bare.
-        format!(r"\[{date}[^\[\]]{{0,60}}\]"),
+        format!(r"\[{date}(?: (?P<ray>[DIWEFC]) [0-9]+(?: [0-9]+)?)?[^\[\]]{{0,60}}\]"),
         format!(r"{date}:?"),
         r"\[ *[0-9]{1,9}\.[0-9]{6}\]".to_owned(),
         r"std(?:out|err) [FP]".to_owned(),
@@ -59,7 +59,7 @@ static PREFIX: Pattern = Pattern::new(|| {
         r"\[?[\w./-]+\.(?:cpp|cc|h|cu|py|c):[0-9]+(?:\]:?|:)".to_owned(),
         r"[\w.]+:[\w<>]+:[0-9]+ - ".to_owned(),
         r"\((?:raylet|gcs_server)\)".to_owned(),
-        r">>|-- ".to_owned(),
+        r"(?:>>|--) ".to_owned(),
     ];
     Regex::new(&format!(r"^\s?(?:{})[ \t]?", form.join("|"))).ok()
 });
@@ -72,7 +72,7 @@ pub(crate) fn message(line: &str) -> Message<'_> {
         let text = |name: &str| found.name(name).map(|group| group.as_str());
         let rank = text("rank").or_else(|| text("mpi")).or_else(|| text("label"));
         let rank = rank.and_then(|number| number.parse().ok());
-        let level = ["glog", "boxed", "bare", "piped", "dashed"].into_iter().find_map(text);
+        let level = ["glog", "ray", "boxed", "bare", "piped", "dashed"].into_iter().find_map(text);
         let writer = text("writer");
         let end = found.get(0).map_or(0, |whole| whole.end());
         message.rank = message.rank.or(rank);
@@ -85,7 +85,7 @@ pub(crate) fn message(line: &str) -> Message<'_> {
 
 fn level_of(word: &str) -> Level {
     match word {
-        "DEBUG" | "INFO" | "NOTICE" | "I" => Level::Info,
+        "DEBUG" | "INFO" | "NOTICE" | "I" | "D" => Level::Info,
         "WARN" | "WARNING" | "W" => Level::Warning,
         _ => Level::Error,
     }
@@ -130,6 +130,8 @@ mod tests {
         let read = message("(Worker pid=7) [rank12]:[W323 04:11:08.4 a.cpp:1] text");
         assert_eq!((read.rank, read.level), (Some(12), Some(Level::Warning)));
         assert_eq!(read.writer, Some("Worker pid=7"));
+        let ray = message("[2026-11-22 11:39:45,747 I 5488 5533] actor_manager.cc:236: text");
+        assert_eq!((ray.level, ray.text), (Some(Level::Info), "text"));
         assert_eq!(message("ERROR: x").level, Some(Level::Error));
         assert_eq!(message("x").level, None);
     }

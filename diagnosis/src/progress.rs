@@ -16,7 +16,7 @@ static STEP: Pattern = Pattern::new(|| {
 
 static WELL: Pattern = Pattern::new(|| {
     Regex::new(
-        r"(?i)(?:^Training completed\b|^Job '[^']+' succeeded|`Trainer\.fit` stopped: `max_|'train_runtime':|^(?:training|train|job|run) (?:has )?(?:finished|done|complete|completed|succeeded)(?: successfully)?\b[^,;]{0,40}$|\bexited with (?:exit )?(?:code|status) 0\b)",
+        r"(?i)(?:^Training completed\b|^Job '[^']+' succeeded|`Trainer\.fit` stopped: `max_|'train_runtime':|^(?:training|train|job|run) (?:has )?(?:finished|done|complete|completed|succeeded)(?: successfully)?\b[^,;]{0,40}$|\bexited with (?:exit )?(?:code|status) 0\b|^ok$|^OK(?: \([^)]*\))?$|successfully finished|WorkerState\.SUCCEEDED|^all [0-9]+ (?:epochs|steps|episodes|iterations|jobs|tests)\b.{0,20}\b(?:done|finished|passed)|^(?:done|finished)[.!]?$)",
     )
     .ok()
 });

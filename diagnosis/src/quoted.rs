@@ -13,19 +13,19 @@ const MAX_MARK_BYTES: usize = 4000;
 /// A field of a record, or a heading, with text of a model or a user behind it.
 static FIELD: Pattern = Pattern::new(|| {
     Regex::new(
-        r#"(?i)(?:['"](?:prompts?|responses?|completions?|content|generated_text|outputs?|questions?|answers?|solution|messages|role|instruction|samples?|input_text|output_text|solution_str|ground_truth|chosen|rejected)['"]\s*:\s*['"\[{]|^\s*(?:prompts?|responses?|completions?|generated(?: text)?|model (?:output|response|answer)|questions?|answers?|solution|user|assistant|human|sample(?: \w+)?|example(?: output)?|output)\s*(?:#?[0-9]+\s*)?[:>]\s*\S|^\s*>\s)"#,
+        r#"(?i)(?:['"](?:prompts?|responses?|completions?|content|generated_text|outputs?|questions?|answers?|solution|messages|role|instruction|samples?|input_text|output_text|solution_str|ground_truth|chosen|rejected)['"]\s*:\s*['"\[{]|^\s*(?:prompts?|responses?|completions?|generated(?: text)?|model (?:output|response|answer)|questions?|answers?|solution|user|assistant|human|sample(?: \w+)?|example(?: output)?|output)\s*(?:#?[0-9]+\s*)?[:>]\s*\S|(?:^|[\s\]])(?:tool (?:call|answer|output|result|python|bash)|reply|question|answer|prompt|chosen|rejected|verdict|completion)\s*:\s*\S|^[QA](?: \([^)]{1,20}\))?:\s|^\s*>\s)"#,
     ).ok()
 });
 
 static OPENS: Pattern = Pattern::new(|| {
     Regex::new(
-        r"(?i)^\s*(?:\[(?:prompts?|responses?|completions?|outputs?|generation|sequence|solution|model_output)\]|```|<\|?(?:im_start|user|assistant|think|answer)\|?>|-{2,}\s*(?:begin |start )?(?:prompt|response|completion|sample|generation|output|model output|generated text)\b.{0,20}-{2,})",
+        r"(?i)^\s*(?:>>> ?(?:generated|response|completion|answer|sample|code|output)|\[(?:prompts?|responses?|completions?|outputs?|generation|sequence|solution|model_output)\]|```|<\|?(?:im_start|user|assistant|think|answer)\|?>|-{2,}\s*(?:begin |start )?(?:prompt|response|completion|sample|generation|output|model output|generated text)\b.{0,20}-{2,})",
     ).ok()
 });
 
 static CLOSES: Pattern = Pattern::new(|| {
     Regex::new(
-        r"(?i)(?:^\s*(?:\[(?:ground_truth|score|reward|len|label)\]|```\s*$|-{2,}\s*end\b.{0,30}-{2,})|</(?:think|answer)>|<\|(?:im_end|eot_id|endoftext|end)\|>)",
+        r"(?i)(?:^\s*(?:>>> |\[(?:ground_truth|score|reward|len|label)\]|```\s*$|-{2,}\s*end\b.{0,30}-{2,})|</(?:think|answer)>|<\|(?:im_end|eot_id|endoftext|end)\|>)",
     ).ok()
 });
 
@@ -66,7 +66,8 @@ impl Blocks {
             }
             None => Place::Outside,
             Some(_) if fits(&CLOSES) => {
-                self.open = None;
+                // The next block may begin on the same line.
+                self.open = fits(&OPENS).then_some(0);
                 Place::Closes
             }
             Some(lines) if lines >= MAX_BLOCK_LINES => {

@@ -59,6 +59,8 @@ pub struct Rule {
     pub unless: Option<String>,
     /// What the traceback that the line ends must fit: its paths, joined by spaces.
     pub frames: Option<String>,
+    /// A later line that says that it is over.
+    pub cleared_by: Option<String>,
     pub category: Category,
     pub sub_code: String,
     /// Root or consequence; as the category when it is not said.
@@ -72,6 +74,9 @@ pub struct Rule {
     /// Lines that must fit before it counts.
     #[serde(default = "one")]
     pub at_least: u64,
+    /// It counts only on the line of an exception or of an error.
+    #[serde(default)]
+    pub raised: bool,
     /// It also counts on lines that a program marks as mere information.
     #[serde(default)]
     pub any_level: bool,
@@ -115,6 +120,7 @@ struct File {
 struct Limits {
     unless: Option<Regex>,
     frames: Option<Regex>,
+    cleared_by: Option<Regex>,
 }
 
 /// All rules, ready to be used.
@@ -153,9 +159,13 @@ impl Rules {
             if !names.insert(rule.id.as_str()) {
                 return Err(RulesError::Twice(rule.id.clone()));
             }
+            let compiled = |text: &Option<String>| {
+                text.as_deref().map(|text| compile(&rule.id, text)).transpose()
+            };
             limits.push(Limits {
-                unless: rule.unless.as_deref().map(|text| compile(&rule.id, text)).transpose()?,
-                frames: rule.frames.as_deref().map(|text| compile(&rule.id, text)).transpose()?,
+                unless: compiled(&rule.unless)?,
+                frames: compiled(&rule.frames)?,
+                cleared_by: compiled(&rule.cleared_by)?,
             });
         }
         let set = RegexSetBuilder::new(file.rule.iter().map(|rule| &rule.pattern))
@@ -205,6 +215,17 @@ impl Rules {
                 && limits.frames.as_ref().is_none_or(|regex| regex.is_match(frames.as_bytes()))
         };
         matches.iter().filter(allowed).collect()
+    }
+
+    /// Whether `line` says that what the rule found is over.
+    pub(crate) fn is_cleared(&self, index: usize, line: &str) -> bool {
+        let cleared_by = self.limits.get(index).and_then(|limits| limits.cleared_by.as_ref());
+        cleared_by.is_some_and(|regex| regex.is_match(line.as_bytes()))
+    }
+
+    /// Whether the rule knows such lines.
+    pub(crate) fn can_be_cleared(&self, index: usize) -> bool {
+        self.limits.get(index).is_some_and(|limits| limits.cleared_by.is_some())
     }
 
     pub(crate) fn rule(&self, index: usize) -> Option<&Rule> {

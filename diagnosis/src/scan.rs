@@ -1,8 +1,9 @@
 //! One source against the rules: what fits, where, and whether the job went on after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::Stamp;
+use crate::handled::{is_error, is_handled, known};
 use crate::lines::{self, Line};
 use crate::prefix::Level;
 use crate::progress::{is_step, is_success};
@@ -14,10 +15,13 @@ use crate::traceback::{Part, Relation, Tracebacks};
 
 /// Most findings of one rule that are kept of one source: the first ones, and the last.
 const MAX_OF_RULE: usize = 32;
-/// Steps after a finding that show that the job lived on.
+/// Steps after a finding that show that the job lived on. Other ranks make a few before they notice.
 const STEPS_THAT_PROVE_LIFE: u64 = 5;
 /// The same after a weak finding.
 const STEPS_AFTER_A_WEAK_ONE: u64 = 3;
+/// The same where the log ends with steps, and nothing more was found among or after them.
+const STEPS_AT_THE_END: u64 = 2;
+const STEPS_AT_THE_END_AFTER_A_WEAK_ONE: u64 = 1;
 
 /// A line that fits a rule.
 #[derive(Clone, Debug)]
@@ -71,6 +75,8 @@ struct Scan<'a> {
     steps: u64,
     successes: u64,
     last_step: String,
+    /// Place of the last step.
+    last_step_at: u64,
     tracebacks: Tracebacks,
     blocks: Blocks,
     /// Findings inside a block whose end has not been seen.
@@ -78,6 +84,8 @@ struct Scan<'a> {
     noted: Vec<Noted>,
     kept: BTreeMap<usize, usize>,
     times: BTreeMap<usize, u64>,
+    /// Rules that found something that a later line may clear.
+    clearable: BTreeSet<usize>,
     /// By writer: the orders of the lines of its last exceptions.
     exceptions: BTreeMap<String, u64>,
 }
@@ -92,12 +100,14 @@ impl<'a> Scan<'a> {
             steps: 0,
             successes: 0,
             last_step: String::new(),
+            last_step_at: 0,
             tracebacks: Tracebacks::default(),
             blocks: Blocks::default(),
             waiting: Vec::new(),
             noted: Vec::new(),
             kept: BTreeMap::new(),
             times: BTreeMap::new(),
+            clearable: BTreeSet::new(),
             exceptions: BTreeMap::new(),
         }
     }
@@ -123,10 +133,12 @@ impl<'a> Scan<'a> {
         if line.text.trim().is_empty() || is_quote(line.text) {
             return;
         }
-        let fitting = self.fitting(line, &frames);
+        self.clear(line.text);
+        let fitting = self.fitting(line, &frames, exception);
         let lasting = fitting.iter().any(|noted| self.is_lasting(noted.finding.rule));
         if !lasting && fitting.is_empty() && is_step(line.text) && line.text != self.last_step {
             self.steps += 1;
+            self.last_step_at = self.order;
             line.text.clone_into(&mut self.last_step);
         }
         if fitting.is_empty() && is_success(line.text) {
@@ -142,12 +154,20 @@ impl<'a> Scan<'a> {
     }
 
     /// What the line shows.
-    fn fitting(&self, line: &Line<'_>, frames: &str) -> Vec<Noted> {
+    fn fitting(&self, line: &Line<'_>, frames: &str, exception: bool) -> Vec<Noted> {
         let info = line.level == Some(Level::Info) || line.text.contains("NCCL INFO");
         let warning = line.level == Some(Level::Warning);
         let mut out = Vec::new();
-        for index in self.rules.fitting(line.text, frames) {
+        let handled = is_handled(line.text) && !is_step(line.text);
+        let raised = exception || line.level == Some(Level::Error) || is_error(line.text);
+        for index in self.rules.fitting(&known(line.text), frames) {
             let Some(rule) = self.rules.rule(index) else { continue };
+            if rule.raised && !raised {
+                continue;
+            }
+            if handled && rule.strength < Strength::Hard {
+                continue;
+            }
             if info && !rule.any_level && rule.strength < Strength::Hard {
                 continue;
             }
@@ -214,6 +234,21 @@ impl<'a> Scan<'a> {
         new.into_iter().map(|noted| Noted { superseded: true, ..noted }).collect()
     }
 
+    /// Forgets what the line says is over.
+    fn clear(&mut self, text: &str) {
+        if self.clearable.is_empty() {
+            return;
+        }
+        let rules = self.rules;
+        let over: Vec<usize> =
+            self.clearable.iter().copied().filter(|rule| rules.is_cleared(*rule, text)).collect();
+        for rule in over {
+            self.clearable.remove(&rule);
+            self.kept.remove(&rule);
+            self.noted.retain(|noted| noted.finding.rule != rule);
+        }
+    }
+
     fn accept_waiting(&mut self) {
         for noted in std::mem::take(&mut self.waiting) {
             self.note(noted);
@@ -223,6 +258,9 @@ impl<'a> Scan<'a> {
     fn note(&mut self, noted: Noted) {
         let rule = noted.finding.rule;
         *self.times.entry(rule).or_default() += 1;
+        if self.rules.can_be_cleared(rule) {
+            self.clearable.insert(rule);
+        }
         let kept = self.kept.entry(rule).or_default();
         if *kept < MAX_OF_RULE {
             *kept += 1;
@@ -240,12 +278,17 @@ impl<'a> Scan<'a> {
         // A block without an end was none.
         self.accept_waiting();
         let (steps, successes) = (self.steps, self.successes);
+        let last_step_at = self.last_step_at;
+        let ends_well = self.noted.iter().all(|noted| noted.finding.order < last_step_at);
         let rules = self.rules;
         let found = self.noted.into_iter().filter(|noted| !noted.superseded).map(|noted| {
             let lasting = rules.rule(noted.finding.rule).is_some_and(|rule| rule.lasting);
-            let proof = match noted.finding.strength {
-                Strength::Specific | Strength::Hard => STEPS_THAT_PROVE_LIFE,
-                _ => STEPS_AFTER_A_WEAK_ONE,
+            let weak = noted.finding.strength < Strength::Specific;
+            let proof = match (ends_well, weak) {
+                (false, false) => STEPS_THAT_PROVE_LIFE,
+                (false, true) => STEPS_AFTER_A_WEAK_ONE,
+                (true, false) => STEPS_AT_THE_END,
+                (true, true) => STEPS_AT_THE_END_AFTER_A_WEAK_ONE,
             };
             let went_on = steps - noted.steps >= proof || successes > noted.successes;
             let hard = noted.finding.strength == Strength::Hard;

@@ -42,6 +42,8 @@ struct Trace {
     lines: usize,
     frames: String,
     relation: Option<Relation>,
+    /// Python says that it goes on: "Exception ignored in".
+    ignored: bool,
 }
 
 /// The tracebacks of one source.
@@ -81,7 +83,11 @@ fn starts(text: &str) -> bool {
 }
 
 fn is_header(text: &str) -> bool {
-    text.contains("Traceback (most recent call last)") || WRAPPER.fits(text)
+    text.contains("Traceback (most recent call last)") || is_ignored(text) || WRAPPER.fits(text)
+}
+
+fn is_ignored(text: &str) -> bool {
+    text.starts_with("Exception ignored in")
 }
 
 /// The path of a frame.
@@ -112,7 +118,12 @@ impl Trace {
             return Part::Inner;
         }
         if is_header(text) {
-            *self = Trace { open: true, relation: self.relation.take(), ..Trace::default() };
+            *self = Trace {
+                open: true,
+                relation: self.relation.take(),
+                ignored: is_ignored(text) || (self.ignored && self.lines == 0),
+                ..Trace::default()
+            };
             return Part::Inner;
         }
         if is_drawn(text) {
@@ -144,6 +155,9 @@ impl Trace {
         }
         if !indented && EXCEPTION.fits(text) {
             let trace = std::mem::take(self);
+            if trace.ignored {
+                return Part::Inner;
+            }
             return Part::Exception { frames: trace.frames, relation: trace.relation };
         }
         if after_frame {
@@ -202,6 +216,14 @@ mod tests {
         let during = "During handling of the above exception, another exception occurred:\n\n\
                       Traceback (most recent call last):\n  File \"b.py\", line 1, in g\nE2Error: b";
         assert_eq!(parts(during)[4], exception(" b.py", Some(Relation::WhileHandling)));
+    }
+
+    #[test]
+    fn what_python_ignores_is_no_exception() {
+        let text = "Exception ignored in: <f>\nTraceback (most recent call last):\n  \
+                    File \"a.py\", line 1, in f\nKeyError: 1\nException ignored in atexit callback\n\
+                    KeyboardInterrupt:";
+        assert!(parts(text).iter().all(|part| *part == Part::Inner));
     }
 
     #[test]

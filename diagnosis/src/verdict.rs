@@ -355,15 +355,15 @@ fn first_cause<'a>(clues: &[&'a Clue]) -> Option<&'a Clue> {
         .or(Some(first))
 }
 
-/// Without a clear root: the first of what is left. Lost connections and dead engines say least, so
-/// an exception is better at any time.
+/// Without a clear root: the first of what is left. Lost connections say least, so anything else is
+/// better at any time.
 fn weak<'a>(clues: &[&'a Clue]) -> Option<&'a Clue> {
     let telling = clues.iter().copied().filter(|clue| clue.finding.root || is_telling(clue));
     earliest(telling).or_else(|| earliest(clues.iter().copied()))
 }
 
 fn is_telling(clue: &Clue) -> bool {
-    clue.finding.strength >= Strength::Specific
+    clue.finding.strength > Strength::Hint
 }
 
 fn evidence(clue: &Clue) -> Evidence {

@@ -2,25 +2,33 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gangline_diagnosis::{Case, Category, Diagnosis, Rules, Source};
 use serde::Deserialize;
 
 /// A log with what a person says about it.
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 pub struct Labelled {
     pub id: String,
     pub category: String,
     pub log: String,
-    pub expected_action: String,
+    /// In words; its first word says whether to retry.
+    #[serde(default)]
+    expected_action: String,
+    retry: Option<bool>,
 }
 
 impl Labelled {
     /// Whether the person would start the job again without a change.
     pub fn retries(&self) -> bool {
-        !self.expected_action.starts_with("FIX_")
+        self.retry.unwrap_or(!self.expected_action.starts_with("FIX_"))
     }
+}
+
+/// Where the held-out logs are.
+pub fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus")
 }
 
 /// The records of a file with one JSON object a line.
@@ -82,10 +90,10 @@ impl Score {
         if !right || !retry_right {
             let rule = answer.rule.as_deref().unwrap_or("none");
             self.wrong.push(format!(
-                "{}: {} {} -> {} {} by {rule}: {}",
+                "{}: {} (retry: {}) -> {} {} by {rule}: {}",
                 labelled.id,
                 labelled.category,
-                labelled.expected_action.split(':').next().unwrap_or_default(),
+                labelled.retries(),
                 answer.category.word(),
                 answer.action.word(),
                 answer.evidence.first().map_or("", |line| line.text.as_str()),
