@@ -1,5 +1,6 @@
 //! The commands and options, as clap reads them.
 
+mod diagnose;
 mod export;
 mod simulate;
 
@@ -13,6 +14,7 @@ use crate::config::Options;
 use crate::durations;
 use crate::output::{Format, parse_format};
 use crate::trust::{self, Pin};
+pub use diagnose::Diagnose;
 pub use export::{Export, ExportCommand};
 pub use simulate::{QuotaWish, Simulate};
 
@@ -200,6 +202,8 @@ pub enum Command {
         #[arg(long)]
         pool: Option<String>,
     },
+    /// Why a job failed, from its logs alone
+    Diagnose(Diagnose),
     /// What if: replay a trace or the past with another fleet or policy
     Simulate(Simulate),
     /// Write a commented spec to begin with

@@ -6,6 +6,7 @@ mod audit;
 mod card;
 mod cluster;
 mod control;
+mod diagnose;
 mod diff;
 mod explain;
 mod export;
@@ -69,6 +70,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         }
         Command::Explain { job } => explain::job(&client()?, &job, screen).await,
         Command::Queue { pool } => explain::queue(&client()?, pool.as_deref(), screen).await,
+        Command::Diagnose(args) => diagnose::run(&args, screen),
         Command::Simulate(args) => simulate::run(&args, client, screen).await,
         Command::Init(args) => template::init(&args, logged_in(&globals)?.as_ref(), screen),
         Command::Template(args) => match args.command {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The crates whose modules the map must list.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 14] = [
     "common",
     "spec",
     "tree",
@@ -15,6 +15,7 @@ const CRATES: [&str; 13] = [
     "coordinator",
     "simulate",
     "health",
+    "diagnosis",
     "agent/core",
     "agent",
     "cli",

@@ -1,0 +1,153 @@
+//! The time of a line, in the many forms that programs print it.
+
+use regex::{Captures, Regex};
+
+use crate::pattern::Pattern;
+
+/// How far into a line its time is looked for, in bytes.
+const LOOKED_AT_BYTES: usize = 96;
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
+const MONTHS: [&str; 12] =
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+
+/// A time as a line gives it: some lines leave out the year, or the day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    year: Option<i32>,
+    /// Month and day, from 1.
+    day: Option<(u8, u8)>,
+    /// Milliseconds since midnight, UTC where the line says so.
+    of_day_ms: i64,
+}
+
+impl Stamp {
+    /// Milliseconds since 1970, with `context` for what it does not say.
+    pub(crate) fn resolve(self, context: Context) -> i64 {
+        let (month, day) = self.day.unwrap_or(context.day);
+        days(self.year.unwrap_or(context.year), month, day) * DAY_MS + self.of_day_ms
+    }
+}
+
+/// What the lines of one failure that say more tell about those that say less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Context {
+    year: i32,
+    day: (u8, u8),
+}
+
+impl Context {
+    /// The latest year and day of any of `stamps`.
+    pub(crate) fn of(stamps: impl Iterator<Item = Stamp> + Clone) -> Context {
+        let year = stamps.clone().filter_map(|stamp| stamp.year).max().unwrap_or(2000);
+        let day = stamps.filter_map(|stamp| stamp.day).max().unwrap_or((1, 1));
+        Context { year, day }
+    }
+}
+
+/// Days from 1970-01-01 to a day of the Gregorian calendar.
+fn days(year: i32, month: u8, day: u8) -> i64 {
+    let (year, month) = (i64::from(year), i64::from(month));
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let of_era = year.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + i64::from(day) - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+/// One expression for all forms; the first that fits in the line is taken.
+static FORMS: Pattern = Pattern::new(|| {
+    let clock = r"(?P<H>[0-2][0-9]):(?P<M>[0-5][0-9]):(?P<S>[0-6][0-9])(?:[.,](?P<f>[0-9]{1,9}))?";
+    let form = format!(
+        r"(?x)(?:
+            (?P<y>20[0-9]{{2}})[-/](?P<m>[0-1][0-9])[-/](?P<d>[0-3][0-9])[T\x20]
+          | (?P<mon>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\x20+(?P<md>[0-9]{{1,2}})\x20
+          | \b(?P<m2>[0-1][0-9])-(?P<d2>[0-3][0-9])\x20
+          | \b[EWIF](?P<m3>[0-1]?[0-9])(?P<d3>[0-3][0-9])\x20
+          | \b
+        ){clock}
+        (?:(?P<z>Z|[+-][0-9]{{2}}:?[0-9]{{2}})|\x20(?P<y2>20[0-9]{{2}})\b)?"
+    );
+    Regex::new(&form).ok()
+});
+
+/// The time at the start of `line`, if there is one.
+pub(crate) fn stamp(line: &str) -> Option<Stamp> {
+    let mut end = LOOKED_AT_BYTES.min(line.len());
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    let start = line.get(..end)?;
+    // Cheap, and true of most lines without a time.
+    if !start.as_bytes().windows(3).any(|w| matches!(w, [b'0'..=b'9', b':', b'0'..=b'5'])) {
+        return None;
+    }
+    let found = FORMS.captures(start)?;
+    let number = |name: &str| found.name(name).and_then(|text| text.as_str().parse::<i64>().ok());
+    let of_day = (number("H")? * 3600 + number("M")? * 60 + number("S")?) * 1000;
+    let fraction = found.name("f").map_or(0, |text| thousandths(text.as_str()));
+    let two = |month: &str, day: &str| Some((number(month)?, number(day)?));
+    let named = || Some((month_of(&found)?, number("md")?));
+    let day = two("m", "d").or_else(named).or_else(|| two("m2", "d2")).or_else(|| two("m3", "d3"));
+    let day = day.filter(|(month, day)| (1..=12).contains(month) && (1..=31).contains(day));
+    let day = day.and_then(|(m, d)| Some((u8::try_from(m).ok()?, u8::try_from(d).ok()?)));
+    let year = number("y").or_else(|| number("y2")).and_then(|year| i32::try_from(year).ok());
+    let zone = found.name("z").map_or(0, |text| zone_ms(text.as_str()));
+    Some(Stamp { year, day, of_day_ms: of_day + fraction - zone })
+}
+
+fn month_of(found: &Captures<'_>) -> Option<i64> {
+    let name = found.name("mon")?.as_str().to_ascii_lowercase();
+    let index = MONTHS.iter().position(|month| **month == name)?;
+    i64::try_from(index + 1).ok()
+}
+
+/// The first three digits after the point.
+fn thousandths(digits: &str) -> i64 {
+    digits.bytes().chain([b'0'; 3]).take(3).fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'))
+}
+
+/// The offset of a zone such as `+08:00`, in milliseconds.
+fn zone_ms(text: &str) -> i64 {
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    let Ok(number) = digits.parse::<i64>() else { return 0 };
+    let minutes = number / 100 * 60 + number % 100;
+    if text.starts_with('-') { -minutes * 60_000 } else { minutes * 60_000 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(line: &str) -> Option<i64> {
+        let context = Context { year: 2025, day: (3, 23) };
+        stamp(line).map(|stamp| stamp.resolve(context))
+    }
+
+    #[test]
+    fn every_form_is_the_same_moment() {
+        let expected = 1_742_702_951_250;
+        for line in [
+            "2025-03-23T04:09:11.250Z stderr F text",
+            "[2025-03-23 04:09:11,250 E 412 412] (raylet) text",
+            "2025/03/23 04:09:11.250 text",
+            "ERROR 03-23 04:09:11.250 [core.py:708] text",
+            "[rank0]:[E323 04:09:11.250257255 ProcessGroupNCCL.cpp:607] text",
+            "E0323 04:09:11.250271 1234 file.cpp:123] text",
+            "[Sun Mar 23 04:09:11.250 2025] text",
+            "(raylet) 2025-03-23T12:09:11.250+08:00 text",
+            "[04:09:11.250] WARNING text",
+        ] {
+            assert_eq!(at(line), Some(expected), "{line}");
+        }
+        assert_eq!(at("Mar 23 04:09:11 gpu-1 kernel: text"), Some(expected - 250));
+        assert_eq!(at("[Sun Mar 23 04:09:11 2025] NVRM: text"), Some(expected - 250));
+    }
+
+    #[test]
+    fn other_numbers_are_no_time() {
+        for line in ["[ 1911.220145] NVRM", "1:2:3", "Xid (PCI:0000:61:00): 119", "", "12:61:00"] {
+            assert_eq!(at(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What a line says about an error besides the error itself: that it was dealt with, or that it is only one of
+//! several that may have happened.
+
+use std::borrow::Cow;
+
+use regex::Regex;
+
+use crate::pattern::Pattern;
+
+/// The error was caught, or the program tries again.
+static HANDLED: Pattern = Pattern::new(|| {
+    Regex::new(
+        r"(?ix)
+        \b(?: skipp(?:ed|ing) | caught | handled | ignor(?:ed|ing) | retrying | recovered | simulated
+            | try(?:ing)?\ again | falling\ back | fall\ back | fallback | opened\ again | reconnected
+            | will\ (?:be\ )?(?:retr(?:y|ied)|try|continue|skip|use|fall|reconnect|start)
+            | entering\ retry\ loop | still\ waiting | resum(?:ing|ed)\ normal | resolved\ after
+            | starting\ (?:fresh|from\ (?:scratch|step\ 0)) | training\ from\ scratch
+            | continuing | went\ on | goes\ on | not\ fatal | non-fatal | harmless | can\ be\ ignored
+            | instead\ of\ failing | as\ expected | using\ (?:the\ )?default | will\ not\ be\ used )\b
+        | \.\.\.\ ok$ | ,\ ok$ | ->\ ok\b | \breward\ -?[0-9]
+        ",
+    )
+    .ok()
+});
+
+/// The n-th attempt of several.
+static ATTEMPT: Pattern = Pattern::new(|| {
+    Regex::new(
+        r"(?i)\b(?:attempt|retry|try|trial)\b[ :#(]*([0-9]+) ?(?:of|/|out of) ?([0-9]+)|\(([0-9]+)/([0-9]+)\)\.?$",
+    )
+    .ok()
+});
+
+/// An exception or an error, by how its line begins.
+static ERROR: Pattern = Pattern::new(|| {
+    Regex::new(
+        r"^(?:\w+\.)*[A-Za-z]\w*(?:Error|Exception|Failure|Died|Exit)\b|(?i:^\S{0,40} ?(?:error|fatal|failed|exception)\b ?:)|(?i:\berror: )",
+    )
+    .ok()
+});
+
+/// Before a list of what may have happened.
+const GUESSES: [&str; 5] = [
+    "Possible reasons include",
+    "Some common causes include",
+    "Possible causes",
+    "This is most likely caused by",
+    "Additionally, this can be caused by",
+];
+
+/// Whether the line says that the program lives on with its error.
+pub(crate) fn is_handled(text: &str) -> bool {
+    if HANDLED.fits(text) {
+        return true;
+    }
+    let Some(found) = ATTEMPT.captures(text) else { return false };
+    let number = |group: usize| found.get(group).and_then(|n| n.as_str().parse::<u64>().ok());
+    let (this, last) = (number(1).or_else(|| number(3)), number(2).or_else(|| number(4)));
+    this.zip(last).is_some_and(|(this, last)| this < last)
+}
+
+/// Whether the line reports an error, and does not only speak of one.
+pub(crate) fn is_error(text: &str) -> bool {
+    ERROR.fits(text)
+}
+
+/// The line without what it only guesses.
+pub(crate) fn known(text: &str) -> Cow<'_, str> {
+    for guess in GUESSES {
+        if let Some((before, _)) = text.split_once(guess) {
+            return Cow::Owned(before.to_owned());
+        }
+    }
+    Cow::Borrowed(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_were_dealt_with() {
+        for text in [
+            "OSError: bad sample 17, skipped",
+            "Failed to connect to GCS at address 10.0.0.1:6379, trying again (1/5)",
+            "Server disconnected, attempt 1 of 5",
+            "KeyError caught as expected",
+        ] {
+            assert!(is_handled(text), "{text}");
+        }
+        for text in [
+            "Server disconnected, attempt 5 of 5",
+            "transport retry counter exceeded",
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "1/3 clients joined",
+        ] {
+            assert!(!is_handled(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn reports_of_errors() {
+        for text in ["a.b.ConfigError: x", "ValueError: x", "train.py: error: x", "Error: x"] {
+            assert!(is_error(text), "{text}");
+        }
+        for text in ["Flash Attention 2.0 only supports torch.float16", "error rate 0.0"] {
+            assert!(!is_error(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn guesses_are_left_out() {
+        let text = "Worker exits. Some common causes include: (1) the OOM killer, (2) SIGSEGV";
+        assert_eq!(known(text), "Worker exits. ");
+        assert_eq!(known("plain"), "plain");
+    }
+}

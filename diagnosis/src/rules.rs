@@ -1,0 +1,266 @@
+//! The rules: data in `rules.toml`, read and checked as a whole.
+
+use std::collections::BTreeMap;
+
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use serde::Deserialize;
+
+use crate::taxonomy::{Action, Category, Rank};
+
+/// The rules that come with this program.
+const BUILT_IN: &str = include_str!("../rules.toml");
+
+/// Memory of the automaton that looks for all rules at once, in bytes.
+const SET_BYTES: usize = 64 * 1024 * 1024;
+/// Memory of a single expression.
+const REGEX_BYTES: usize = 4 * 1024 * 1024;
+
+/// Why a text is not a set of rules.
+#[derive(Debug, thiserror::Error)]
+pub enum RulesError {
+    #[error("it is not TOML of the right form: {0}")]
+    Form(#[from] Box<toml::de::Error>),
+    #[error("rule {id:?}: {source}")]
+    Pattern { id: String, source: Box<regex::Error> },
+    #[error("the rules together: {0}")]
+    Set(Box<regex::Error>),
+    #[error("two rules are called {0:?}")]
+    Twice(String),
+    #[error("category {0:?} has no entry")]
+    NoCategory(&'static str),
+}
+
+/// How much a fitting line says. The order is that of strength.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Strength {
+    /// Fits several causes, such as an exit code.
+    Hint,
+    /// An exception without words that say more.
+    Generic,
+    /// The right kind, in words that many programs use.
+    Broad,
+    /// The wording of one failure.
+    #[default]
+    Specific,
+    /// Word of the kernel or the driver.
+    Hard,
+}
+
+/// One rule.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// Its name, for ever.
+    pub id: String,
+    /// What a line must fit: a `regex` over bytes that does not heed the case of ASCII letters.
+    pub pattern: String,
+    /// What the same line must not fit.
+    pub unless: Option<String>,
+    /// What the traceback that the line ends must fit: its paths, joined by spaces.
+    pub frames: Option<String>,
+    /// A later line that says that it is over.
+    pub cleared_by: Option<String>,
+    pub category: Category,
+    pub sub_code: String,
+    /// Root or consequence; as the category when it is not said.
+    pub rank: Option<Rank>,
+    #[serde(default)]
+    pub strength: Strength,
+    /// As the category when it is not said.
+    pub action: Option<Action>,
+    /// As the category when it is not said.
+    pub advice: Option<String>,
+    /// Lines that must fit before it counts.
+    #[serde(default = "one")]
+    pub at_least: u64,
+    /// It counts only on the line of an exception or of an error.
+    #[serde(default)]
+    pub raised: bool,
+    /// It also counts on lines that a program marks as mere information.
+    #[serde(default)]
+    pub any_level: bool,
+    /// It counts although the job went on.
+    #[serde(default)]
+    pub lasting: bool,
+    /// On probation: it is shown when asked for, and decides nothing.
+    #[serde(default)]
+    pub shadow: bool,
+    /// A line that fits; its lines when it needs more than one.
+    pub example: String,
+    /// Where the wording is from.
+    pub source: String,
+}
+
+fn one() -> u64 {
+    1
+}
+
+/// What holds for all rules of a category that do not say otherwise.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Defaults {
+    pub title: String,
+    pub rank: Rank,
+    pub action: Action,
+    pub advice: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    version: u32,
+    category: BTreeMap<Category, Defaults>,
+    #[serde(default)]
+    rule: Vec<Rule>,
+}
+
+/// The second looks of a rule, at the same line and at its traceback.
+#[derive(Debug)]
+struct Limits {
+    unless: Option<Regex>,
+    frames: Option<Regex>,
+    cleared_by: Option<Regex>,
+}
+
+/// All rules, ready to be used.
+#[derive(Debug)]
+pub struct Rules {
+    version: u32,
+    categories: BTreeMap<Category, Defaults>,
+    rules: Vec<Rule>,
+    limits: Vec<Limits>,
+    set: RegexSet,
+}
+
+impl Rules {
+    /// The rules of this program.
+    ///
+    /// # Errors
+    /// They are broken, which a test rules out.
+    pub fn built_in() -> Result<Rules, RulesError> {
+        Rules::parse(BUILT_IN)
+    }
+
+    /// Reads rules.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with them.
+    pub fn parse(text: &str) -> Result<Rules, RulesError> {
+        let file: File = toml::from_str(text).map_err(Box::new)?;
+        for category in Category::ALL {
+            if !file.category.contains_key(&category) {
+                return Err(RulesError::NoCategory(category.word()));
+            }
+        }
+        let mut limits = Vec::with_capacity(file.rule.len());
+        let mut names = std::collections::BTreeSet::new();
+        for rule in &file.rule {
+            if !names.insert(rule.id.as_str()) {
+                return Err(RulesError::Twice(rule.id.clone()));
+            }
+            let compiled = |text: &Option<String>| {
+                text.as_deref().map(|text| compile(&rule.id, text)).transpose()
+            };
+            limits.push(Limits {
+                unless: compiled(&rule.unless)?,
+                frames: compiled(&rule.frames)?,
+                cleared_by: compiled(&rule.cleared_by)?,
+            });
+        }
+        let set = RegexSetBuilder::new(file.rule.iter().map(|rule| &rule.pattern))
+            .case_insensitive(true)
+            .unicode(false)
+            .size_limit(SET_BYTES)
+            .dfa_size_limit(SET_BYTES)
+            .build();
+        let set = match set {
+            Ok(set) => set,
+            Err(error) => {
+                // Each alone, so that the error names the rule.
+                for rule in &file.rule {
+                    compile(&rule.id, &rule.pattern)?;
+                }
+                return Err(RulesError::Set(Box::new(error)));
+            }
+        };
+        Ok(Rules {
+            version: file.version,
+            categories: file.category,
+            rules: file.rule,
+            limits,
+            set,
+        })
+    }
+
+    /// Their version, which grows with every change.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Every rule, in the order of the file.
+    pub fn all(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The numbers of the rules that `line` fits, when it ends a traceback with these `frames`.
+    pub(crate) fn fitting(&self, line: &str, frames: &str) -> Vec<usize> {
+        let matches = self.set.matches(line.as_bytes());
+        if !matches.matched_any() {
+            return Vec::new();
+        }
+        let allowed = |index: &usize| {
+            let Some(limits) = self.limits.get(*index) else { return false };
+            !limits.unless.as_ref().is_some_and(|regex| regex.is_match(line.as_bytes()))
+                && limits.frames.as_ref().is_none_or(|regex| regex.is_match(frames.as_bytes()))
+        };
+        matches.iter().filter(allowed).collect()
+    }
+
+    /// Whether `line` says that what the rule found is over.
+    pub(crate) fn is_cleared(&self, index: usize, line: &str) -> bool {
+        let cleared_by = self.limits.get(index).and_then(|limits| limits.cleared_by.as_ref());
+        cleared_by.is_some_and(|regex| regex.is_match(line.as_bytes()))
+    }
+
+    /// Whether the rule knows such lines.
+    pub(crate) fn can_be_cleared(&self, index: usize) -> bool {
+        self.limits.get(index).is_some_and(|limits| limits.cleared_by.is_some())
+    }
+
+    pub(crate) fn rule(&self, index: usize) -> Option<&Rule> {
+        self.rules.get(index)
+    }
+
+    /// What holds for a category; `None` for `unknown` alone.
+    pub(crate) fn defaults(&self, category: Category) -> Option<&Defaults> {
+        self.categories.get(&category)
+    }
+
+    /// A category in words.
+    pub fn title(&self, category: Category) -> &str {
+        self.defaults(category).map_or("unknown", |defaults| &defaults.title)
+    }
+
+    pub(crate) fn rank(&self, rule: &Rule) -> Rank {
+        rule.rank.or(self.defaults(rule.category).map(|d| d.rank)).unwrap_or(Rank::Consequence)
+    }
+
+    pub(crate) fn action(&self, rule: &Rule) -> Action {
+        rule.action.or(self.defaults(rule.category).map(|d| d.action)).unwrap_or(Action::Watch)
+    }
+
+    pub(crate) fn advice<'a>(&'a self, rule: &'a Rule) -> &'a str {
+        let own = rule.advice.as_deref();
+        own.or(self.defaults(rule.category).map(|d| d.advice.as_str())).unwrap_or_default()
+    }
+}
+
+fn compile(id: &str, pattern: &str) -> Result<Regex, RulesError> {
+    let regex = RegexBuilder::new(pattern)
+        .case_insensitive(true)
+        .unicode(false)
+        .size_limit(REGEX_BYTES)
+        .build();
+    regex.map_err(|error| RulesError::Pattern { id: id.to_owned(), source: Box::new(error) })
+}
