@@ -17,6 +17,7 @@ pub mod join;
 pub mod ledger;
 pub mod link;
 pub mod lock;
+pub mod meter;
 pub mod reaper;
 pub mod route;
 pub mod run;
