@@ -154,7 +154,9 @@ async fn answer(
                     }
                     None
                 }
-                CoordinatorMessage::LogAck(_) | CoordinatorMessage::Renewed(_) => None,
+                CoordinatorMessage::LogAck(_)
+                | CoordinatorMessage::Renewed(_)
+                | CoordinatorMessage::HealthCleared(_) => None,
             },
         };
         let Some(new) = news else { continue };
@@ -212,6 +214,7 @@ impl Held {
             state: state.clone(),
             guests: Vec::new(),
             checkpoint: None,
+            usage: None,
         });
         let (held, gangs) = (self.generation, Vec::new());
         let report = NodeReport { held, members: members.collect(), gangs };

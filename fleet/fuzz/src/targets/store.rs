@@ -23,6 +23,8 @@ pub fn targets() -> anyhow::Result<Vec<Target>> {
             Value::Row(table, _) => table,
             Value::Meta(..) => "meta",
             Value::Audit(_) => "audit",
+            Value::Notice(_) => "notices",
+            Value::Spent(_) => "spent",
         };
         match begun.iter_mut().find(|(name, _)| *name == table) {
             Some((_, of_table)) => of_table.push(golden),
@@ -84,7 +86,7 @@ fn copies(goldens: &[Golden]) -> anyhow::Result<Target> {
         .iter()
         .filter_map(|golden| match &golden.value {
             Value::Row(table, _) => Some((*table, golden.stored())),
-            Value::Meta(..) | Value::Audit(_) => None,
+            Value::Meta(..) | Value::Audit(_) | Value::Notice(_) | Value::Spent(_) => None,
         })
         .collect();
     let mut counts = Counts::new();
