@@ -68,7 +68,7 @@ fn a_fatal_condition_of_a_gpu_cordons_the_node_and_what_uses_that_gpu_starts_els
     fleet.submit("near", &command("near", 1));
     fleet.settle();
     let node = runs_on(&fleet, "hit").remove(0);
-    assert_eq!(runs_on(&fleet, "near"), [node.clone()], "packed together");
+    assert_eq!(runs_on(&fleet, "near"), std::slice::from_ref(&node), "packed together");
     let (name, gpu) = (node.trim_start_matches("n-").to_owned(), gpu_of(&fleet, "hit"));
     say(&mut fleet, &name, vec![condition(&format!("gpu:{gpu}"), Level::Fatal)]);
     assert!(is_cordoned(&fleet, &name));
@@ -78,7 +78,7 @@ fn a_fatal_condition_of_a_gpu_cordons_the_node_and_what_uses_that_gpu_starts_els
     assert!(last.contains("fallen off the bus") && last.contains(&name), "{last}");
     fleet.settle();
     assert_eq!(fleet.state("hit"), JobState::Running);
-    assert_ne!(runs_on(&fleet, "hit"), [node.clone()]);
+    assert_ne!(runs_on(&fleet, "hit"), std::slice::from_ref(&node));
     // Its neighbour's GPU is well: it runs on.
     assert_eq!((fleet.state("near"), runs_on(&fleet, "near")), (JobState::Running, vec![node]));
     assert_eq!(fleet.job("near").attempts, 1);
