@@ -24,11 +24,13 @@ use crate::holders::{Holder, Holders};
 use crate::ledger::{Content, Ledger};
 use crate::link::LinkStatus;
 use crate::link::contact::ContactTime;
+use crate::meter::Meter;
 use crate::status::{Status, StatusFile};
 use crate::supervisor::{
     LogSource, MemberPlan, Supervisor, SupervisorError, SupervisorEvent, TrainingCheckpoint,
 };
 use crate::tail::{TailMember, TailPlan};
+use crate::telemetry::Newest;
 use crate::translate::{Assignments, Known, desired_set, member_change, node_report};
 
 /// Inputs that wait for the driver; senders wait when it is full.
@@ -133,6 +135,7 @@ pub struct Channels {
     pub contact: ContactTime,
     /// Who has which GPU.
     pub holders: watch::Sender<Holders>,
+    pub samples: Newest,
     /// Where `gangline-agent status` looks.
     pub status: PathBuf,
 }
@@ -153,6 +156,7 @@ pub struct Driver<M> {
     guests: BTreeMap<MemberKey, BTreeMap<String, GuestState>>,
     /// The newest training checkpoint of each incarnation whose rank 0 is here.
     checkpoints: BTreeMap<MemberKey, TrainingCheckpoint>,
+    meter: Meter,
     /// Who waits for the end of the last member.
     shutdown: Option<oneshot::Sender<()>>,
 }
@@ -174,6 +178,7 @@ impl<M: Members> Driver<M> {
             gangs: BTreeMap::new(),
             guests: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            meter: Meter::default(),
             shutdown: None,
         }
     }
@@ -198,7 +203,10 @@ impl<M: Members> Driver<M> {
                 Some(event) = self.channels.events.recv() => {
                     self.handle_supervisor(event, &mut effects);
                 }
-                _ = ticks.tick() => self.step(Event::Tick, &mut effects),
+                _ = ticks.tick() => {
+                    self.measure();
+                    self.step(Event::Tick, &mut effects);
+                }
             }
             for _ in 1..BATCH {
                 // What a desired state starts is started before the next one may stop it: nothing
@@ -314,6 +322,21 @@ impl<M: Members> Driver<M> {
         }
     }
 
+    /// Counts what the newest sample says of the GPUs of members that run.
+    fn measure(&mut self) {
+        let Some(newest) = self.channels.samples.borrow().clone() else { return };
+        let running =
+            self.core.members().filter(|(_, member)| matches!(member.phase, Phase::Running { .. }));
+        let owned = running.flat_map(|(key, _)| {
+            let assignment = self.assignments.get(&(key.gang.clone(), key.epoch));
+            let members = assignment.into_iter().flat_map(|assignment| &assignment.members);
+            let member = members.filter(|member| member.member == key.member);
+            member.flat_map(|member| &member.gpus).map(move |gpu| (gpu, key))
+        });
+        let (owners, now_ms) = (owned.collect(), Timestamp::now().boot_ms);
+        self.meter.take(newest.number, &newest.sample, &owners, now_ms);
+    }
+
     // ------------------------------------------------------------ core -> outside
 
     /// Carries out effects, and those that follow from them, until there are none.
@@ -408,6 +431,7 @@ impl<M: Members> Driver<M> {
         let core = &self.core;
         self.ends.retain(|key, _| core.member(key).is_some());
         self.checkpoints.retain(|key, _| core.member(key).is_some());
+        self.meter.retain(|key| core.member(key).is_some());
         self.gangs.retain(|(gang, epoch), _| core.knows(gang, *epoch));
         self.assignments.retain(|(gang, epoch), _| core.knows(gang, *epoch));
         let assignments = &self.assignments;
@@ -421,14 +445,17 @@ impl<M: Members> Driver<M> {
 
     /// Leaves the report, the files to follow and the status where others look.
     fn publish(&mut self, report: bool) {
+        let at_ms = Timestamp::now().boot_ms;
+        let report = report || self.meter.is_due(at_ms);
         if report || self.channels.outlook.borrow().held != self.core.held() {
             let ready = self.core.is_report_ready();
-            let at_ms = Timestamp::now().boot_ms;
+            self.meter.reported(at_ms);
             let known = Known {
                 ends: &self.ends,
                 gangs: &self.gangs,
                 guests: &self.guests,
                 checkpoints: &self.checkpoints,
+                usage: self.meter.counts(),
             };
             let report = ready.then(|| Arc::new(node_report(&self.core, &known, at_ms)));
             self.channels.outlook.send_replace(Outlook { held: self.core.held(), report, at_ms });

@@ -18,6 +18,7 @@ pub mod join;
 pub mod ledger;
 pub mod link;
 pub mod lock;
+pub mod meter;
 pub mod metrics;
 pub mod reaper;
 pub mod route;

@@ -235,6 +235,7 @@ impl Agent {
             .with_contact(contact_time.clone())
             .with_gate(gate);
         let ray = supervisor.ray_clusters();
+        let (newest, samples) = watch::channel(None);
         let (nursery, shared_root) = (supervisor.nursery(), supervisor.shared_root());
         // The configuration knows it before the first assignment does.
         let shared_root = match &config.shared_root {
@@ -252,6 +253,7 @@ impl Agent {
                 link: link_status_receiver,
                 contact: contact_time,
                 holders,
+                samples: samples.clone(),
                 status: status::path(&config.state_dir),
             },
         );
@@ -264,7 +266,6 @@ impl Agent {
         let standing = standing(config, &place);
         let (surveyor, survey) = Surveyor::begin(standing, nvml.clone(), subject).await;
         others.spawn(surveyor.run());
-        let (newest, samples) = watch::channel(None);
         let (whole, readings) = watch::channel(None);
         let (clock, clock_receiver) = watch::channel(None);
         let last_sent = Arc::new(LastSent::default());

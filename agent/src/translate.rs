@@ -108,6 +108,8 @@ pub struct Known<'a> {
     pub guests: &'a BTreeMap<MemberKey, BTreeMap<String, v1::GuestState>>,
     /// The newest training checkpoint of each incarnation whose rank 0 is here.
     pub checkpoints: &'a BTreeMap<MemberKey, TrainingCheckpoint>,
+    /// What was measured of the GPUs of members.
+    pub usage: &'a BTreeMap<MemberKey, v1::UsageReport>,
 }
 
 /// The agent's whole truth, at this time of the boot clock.
@@ -132,6 +134,7 @@ pub fn node_report(core: &Core, known: &Known<'_>, now_ms: u64) -> v1::NodeRepor
             state: member_state(member, known.ends.get(key)),
             guests: done(key),
             checkpoint: checkpoint(key),
+            usage: known.usage.get(key).copied(),
         })
         .collect();
     v1::NodeReport { held: core.held(), members, gangs: known.gangs.values().cloned().collect() }

@@ -115,7 +115,8 @@ fn report(epoch: Epoch) -> anyhow::Result<NodeReport> {
         let gang = GangId::new(format!("g-7f3k{number:02}"))?;
         let key = MemberKey { gang, epoch, member: MemberId::Rank(0) };
         let state = MemberState::Running { pid: 40_000 + number };
-        Ok(MemberReport { key, state, guests: Vec::new(), checkpoint: None })
+        let guests = Vec::new();
+        Ok(MemberReport { key, state, guests, checkpoint: None, usage: None })
     });
     let members = members.collect::<anyhow::Result<_>>()?;
     Ok(NodeReport { held: generation(), members, gangs: Vec::new() })

@@ -212,6 +212,7 @@ impl Held {
             state: state.clone(),
             guests: Vec::new(),
             checkpoint: None,
+            usage: None,
         });
         let (held, gangs) = (self.generation, Vec::new());
         let report = NodeReport { held, members: members.collect(), gangs };

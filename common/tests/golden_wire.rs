@@ -220,7 +220,7 @@ impl Variants {
     }
 
     fn report(&mut self, report: &NodeReport) {
-        for MemberReport { key, state, guests, checkpoint: _ } in &report.members {
+        for MemberReport { key, state, guests, checkpoint: _, usage: _ } in &report.members {
             for guest in guests {
                 self.see(match guest.state {
                     GuestState::Prepared => "GuestState::Prepared",

@@ -113,6 +113,7 @@ async fn a18_an_agent_that_speaks_for_another_node() -> TestResult {
             state: ended,
             guests: Vec::new(),
             checkpoint: None,
+            usage: None,
         }],
         gangs: Vec::new(),
     };

@@ -82,6 +82,7 @@ impl Harness {
             link: link_receiver,
             contact: watch::channel(None).1,
             holders,
+            samples: watch::channel(None).1,
             status: crate::status::path(state_dir),
         };
         let task = tokio::spawn(Driver::new(ledger, fake, channels).run(content));

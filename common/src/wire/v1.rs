@@ -114,6 +114,16 @@ pub struct MemberReport {
     pub guests: Vec<GuestReport>,
     /// The newest training checkpoint of this incarnation; only rank 0 looks for one.
     pub checkpoint: Option<CheckpointReport>,
+    /// Absent where no GPU of the member is measured.
+    pub usage: Option<UsageReport>,
+}
+
+/// What was measured of the GPUs of a member since its agent began to count, in GPU-milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageReport {
+    pub measured_ms: u64,
+    /// Of which the GPU was busy.
+    pub busy_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -117,7 +117,7 @@ pub const INVENTORY_BARE: &str = "
     00 ; doctor: 0";
 
 pub const REPORT: &str = "
-    11 000001ea ; Report, 490 bytes
+    11 000001fd ; Report, 509 bytes
     02 fb2c01 ; held 2.300
     0b ; members: 11
     07 672d3766336b32 ; gang `g-7f3k2`
@@ -134,6 +134,7 @@ pub const REPORT: &str = "
     02 ; Swept
     01 fb2c01 ; log_bytes 300
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 00 ; member rank 0
@@ -143,12 +144,16 @@ pub const REPORT: &str = "
     01 ; checkpoint present
     0e 676c6f62616c5f737465705f3430 ; name `global_step_40`
     fc70110100 ; age_ms 70000
+    01 ; usage present
+    fc70110100 ; measured_ms 70000
+    fb2c01 ; busy_ms 300
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 01 ; member rank 1
     02 ; Stopping
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 02 ; member rank 2
@@ -161,6 +166,7 @@ pub const REPORT: &str = "
     01 ; logs_complete true
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 03 ; member rank 3
@@ -173,6 +179,7 @@ pub const REPORT: &str = "
     00 ; logs_complete false
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 04 ; member rank 4
@@ -185,6 +192,7 @@ pub const REPORT: &str = "
     00 ; logs_complete false
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 05 ; member rank 5
@@ -193,6 +201,7 @@ pub const REPORT: &str = "
     fb214e ; port 20001
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 06 ; member rank 6
@@ -204,6 +213,7 @@ pub const REPORT: &str = "
     01 fb2c01 ; member rank 300
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 07 ; member rank 7
@@ -212,6 +222,7 @@ pub const REPORT: &str = "
     02 02 ; highest 2.2
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 08 ; member rank 8
@@ -220,6 +231,7 @@ pub const REPORT: &str = "
     06 6e6f20677075 ; reason `no gpu`
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 09 ; member rank 9
@@ -228,6 +240,7 @@ pub const REPORT: &str = "
     04 7369636b ; reason `sick`
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; usage absent
     02 ; gangs: 2
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1

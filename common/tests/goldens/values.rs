@@ -287,6 +287,8 @@ pub fn report() -> AgentMessage {
                 guests: if member == MemberId::Head { guest_reports() } else { Vec::new() },
                 checkpoint: (member == MemberId::Rank(0))
                     .then(|| CheckpointReport { name: "global_step_40".into(), age_ms: 70_000 }),
+                usage: (member == MemberId::Rank(0))
+                    .then_some(UsageReport { measured_ms: 70_000, busy_ms: 300 }),
             })
             .collect(),
         gangs: vec![

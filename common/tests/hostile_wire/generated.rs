@@ -167,8 +167,16 @@ fn member_report() -> impl Strategy<Value = MemberReport> {
     ];
     let checkpoint =
         (text(), any::<u64>()).prop_map(|(name, age_ms)| CheckpointReport { name, age_ms });
-    (key(), state, vec(guest_report(), 0..3), of(checkpoint)).prop_map(
-        |(key, state, guests, checkpoint)| MemberReport { key, state, guests, checkpoint },
+    let usage = (any::<u64>(), any::<u64>())
+        .prop_map(|(measured_ms, busy_ms)| UsageReport { measured_ms, busy_ms });
+    (key(), state, vec(guest_report(), 0..3), of(checkpoint), of(usage)).prop_map(
+        |(key, state, guests, checkpoint, usage)| MemberReport {
+            key,
+            state,
+            guests,
+            checkpoint,
+            usage,
+        },
     )
 }
 
