@@ -16,6 +16,7 @@ use crate::core::node::Node;
 use crate::core::pools::PoolRecord;
 use crate::core::projects::ProjectRecord;
 use crate::core::secrets::SecretRecord;
+use crate::core::webhooks::{Delivery, WebhookKey, WebhookRecord};
 
 /// A job with everything that belongs to it.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct NodeSnapshot {
 pub struct Board {
     inner: Arc<RwLock<Inner>>,
     changes: watch::Sender<u64>,
+    /// Counts what webhooks wait for: notices, and changes of webhooks.
+    notices: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -59,6 +62,8 @@ struct Inner {
     secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
     projects: BTreeMap<String, ProjectRecord>,
     pools: BTreeMap<String, PoolRecord>,
+    webhooks: BTreeMap<WebhookKey, WebhookRecord>,
+    deliveries: BTreeMap<WebhookKey, Delivery>,
 }
 
 impl Inner {
@@ -117,7 +122,23 @@ impl Inner {
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project.clone(), name.clone()));
             }
+            Write::Webhook(record) => {
+                self.webhooks.insert(record.key.clone(), record.clone());
+            }
+            Write::ForgetWebhook { key } => {
+                self.webhooks.remove(key);
+            }
+            Write::Delivery(delivery) => {
+                self.deliveries.insert(delivery.key.clone(), delivery.clone());
+            }
+            Write::ForgetDelivery { key } => {
+                self.deliveries.remove(key);
+            }
             Write::Usage(_)
+            | Write::Account(_)
+            | Write::ForgetAccount { .. }
+            | Write::Spent(_)
+            | Write::Notice(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
             | Write::Audit(_) => {}
@@ -179,11 +200,18 @@ impl Board {
         let secrets = core.secrets().cloned().map(Write::Secret);
         let projects = core.projects().cloned().map(Write::Project);
         let pools = core.pools().cloned().map(Write::Pool);
+        let webhooks = core.webhooks().cloned().map(Write::Webhook);
+        let deliveries = core.deliveries().cloned().map(Write::Delivery);
         let tokens = tokens.chain(join_tokens).chain(secrets).chain(projects).chain(pools);
+        let tokens = tokens.chain(webhooks).chain(deliveries);
         for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
             inner.take(&write);
         }
-        Board { inner: Arc::new(RwLock::new(inner)), changes: watch::Sender::new(0) }
+        Board {
+            inner: Arc::new(RwLock::new(inner)),
+            changes: watch::Sender::new(0),
+            notices: watch::Sender::new(0),
+        }
     }
 
     /// Takes in what a batch changed, after its commit.
@@ -212,6 +240,12 @@ impl Board {
             return;
         }
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
+        let matters = |write: &Write| {
+            matches!(write, Write::Notice(_) | Write::Webhook(_) | Write::ForgetWebhook { .. })
+        };
+        if effects.writes.iter().any(matters) {
+            self.notices.send_modify(|count| *count = count.wrapping_add(1));
+        }
     }
 
     // A poisoned lock means that a reader panicked; the maps are whole after every statement.
@@ -221,6 +255,24 @@ impl Board {
 
     fn write(&self) -> RwLockWriteGuard<'_, Inner> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes when there are new notices, or other webhooks.
+    pub fn notices(&self) -> watch::Receiver<u64> {
+        self.notices.subscribe()
+    }
+
+    /// All webhooks with how far each was told, by project and name.
+    pub fn webhooks(&self) -> Vec<(WebhookRecord, Option<Delivery>)> {
+        let inner = self.read();
+        let with_delivery =
+            |record: &WebhookRecord| (record.clone(), inner.deliveries.get(&record.key).cloned());
+        inner.webhooks.values().map(with_delivery).collect()
+    }
+
+    /// How far a webhook was told.
+    pub fn delivery(&self, key: &WebhookKey) -> Option<Delivery> {
+        self.read().deliveries.get(key).cloned()
     }
 
     /// All jobs, newest first.

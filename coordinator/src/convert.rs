@@ -2,7 +2,10 @@
 
 use gangline_common::wire::v1;
 
-use crate::core::event::{CheckpointWord, EntrypointFact, GangFacts, GuestFact, GuestWord, Report};
+use crate::core::accounts::Reading;
+use crate::core::event::{
+    CheckpointWord, EntrypointFact, GangFacts, GuestFact, GuestWord, Report, UsageWord,
+};
 use crate::core::gang::{End, EndHow, Phase};
 use crate::core::health::{Condition, Health, Level};
 use crate::core::job::{RayDriver, RayFacts, RayNode};
@@ -68,6 +71,7 @@ pub fn report(wire: v1::NodeReport) -> Report {
         held: wire.held,
         guests: wire.members.iter().flat_map(guest_words).collect(),
         checkpoints: wire.members.iter().filter_map(checkpoint_word).collect(),
+        usage: wire.members.iter().filter_map(usage_word).collect(),
         members: wire.members.into_iter().map(|m| (m.key, phase(m.state))).collect(),
         gangs: wire.gangs.into_iter().map(gang_facts).collect(),
     }
@@ -116,6 +120,12 @@ fn checkpoint_word(member: &v1::MemberReport) -> Option<CheckpointWord> {
     let found = member.checkpoint.as_ref()?;
     let (key, name) = (member.key.clone(), clip(found.name.clone()));
     Some(CheckpointWord { key, name, age_ms: found.age_ms })
+}
+
+fn usage_word(member: &v1::MemberReport) -> Option<UsageWord> {
+    let v1::UsageReport { measured_ms, busy_ms } = member.usage?;
+    let reading = Reading { measured_ms, busy_ms: busy_ms.min(measured_ms) };
+    Some(UsageWord { key: member.key.clone(), reading })
 }
 
 fn phase(state: v1::MemberState) -> Phase {

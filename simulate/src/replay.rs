@@ -437,6 +437,7 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
                 | Answer::Stopping
                 | Answer::Explained(_)
                 | Answer::Queue(_)
+                | Answer::Spent(_)
                 | Answer::Deleted { .. }
                 | Answer::Connected
                 | Answer::Joined { .. } => {}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
 
+use super::accounts::{Account, Spent};
 use super::audit::AuditEntry;
 use super::checkpoints::TrainingCheckpoint;
 use super::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
@@ -15,10 +16,12 @@ use super::gang::Gang;
 use super::health::ClearedCondition;
 use super::job::{Attempt, Job};
 use super::node::Node;
+use super::notices::Notice;
 use super::pools::PoolRecord;
 use super::projects::ProjectRecord;
 use super::secrets::SecretRecord;
 use super::usage::Usage;
+use super::webhooks::{Delivery, WebhookKey, WebhookRecord};
 
 /// Output of one batch of events. The driver commits `writes`, then acts on the rest.
 #[derive(Debug, Default)]
@@ -51,18 +54,52 @@ pub enum Write {
     Secret(Arc<SecretRecord>),
     Project(ProjectRecord),
     Usage(Usage),
+    Account(Account),
+    Webhook(WebhookRecord),
+    Delivery(Delivery),
     Pool(PoolRecord),
     Idempotency(IdempotencyRecord),
-    ForgetIdempotency { user: String, key: String },
-    ForgetJoinToken { id: String },
-    ForgetApiToken { name: String },
-    ForgetSecret { project: String, name: String },
-    ForgetPool { name: String },
+    ForgetIdempotency {
+        user: String,
+        key: String,
+    },
+    ForgetJoinToken {
+        id: String,
+    },
+    ForgetApiToken {
+        name: String,
+    },
+    ForgetSecret {
+        project: String,
+        name: String,
+    },
+    ForgetPool {
+        name: String,
+    },
+    ForgetAccount {
+        gang: GangId,
+    },
+    ForgetWebhook {
+        key: WebhookKey,
+    },
+    ForgetDelivery {
+        key: WebhookKey,
+    },
     Audit(AuditEntry),
+    Notice(Notice),
+    /// A line of the books.
+    Spent(Spent),
     // A job is forgotten as a whole, in one batch: attempts, gang, then the job itself.
-    ForgetAttempt { job: JobId, number: u32 },
-    ForgetGang { id: GangId },
-    ForgetJob { id: JobId },
+    ForgetAttempt {
+        job: JobId,
+        number: u32,
+    },
+    ForgetGang {
+        id: GangId,
+    },
+    ForgetJob {
+        id: JobId,
+    },
 }
 
 /// A snapshot that readers should see, with nothing to store.
@@ -153,6 +190,8 @@ pub enum Answer {
     Explained(Box<Explanation>),
     /// In the order in which waiting jobs are looked at.
     Queue(Vec<QueueLine>),
+    /// What the allocations that there are have cost so far.
+    Spent(Vec<Spent>),
     /// The job is forgotten, and with it the gang that was its own: nobody's logs are in it now.
     Deleted {
         gang: Option<GangId>,
@@ -230,6 +269,11 @@ pub enum Rejected {
     NothingHeld,
     NoSuchToken,
     NoSuchSecret,
+    NoSuchWebhook,
+    /// See `core::webhooks::WEBHOOK_LIMIT`.
+    TooManyWebhooks {
+        limit: usize,
+    },
     /// A job that has not ended names the secret.
     SecretInUse {
         job: JobId,
@@ -325,6 +369,7 @@ impl Write {
                 }
             }
             Write::Usage(usage) if rebooted => usage.at.boot_ms = now.boot_ms,
+            Write::Account(account) if rebooted => account.held.over_reboot(now),
             Write::Job(job) if rebooted => Arc::make_mut(job).over_reboot(now),
             Write::Attempt(attempt) if rebooted => {
                 let attempt = Arc::make_mut(attempt);
@@ -345,6 +390,9 @@ impl Write {
             | Write::Secret(_)
             | Write::Project(_)
             | Write::Usage(_)
+            | Write::Account(_)
+            | Write::Webhook(_)
+            | Write::Delivery(_)
             | Write::Pool(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
@@ -352,7 +400,12 @@ impl Write {
             | Write::ForgetApiToken { .. }
             | Write::ForgetSecret { .. }
             | Write::ForgetPool { .. }
+            | Write::ForgetAccount { .. }
+            | Write::ForgetWebhook { .. }
+            | Write::ForgetDelivery { .. }
             | Write::Audit(_)
+            | Write::Notice(_)
+            | Write::Spent(_)
             | Write::ForgetAttempt { .. }
             | Write::ForgetGang { .. }
             | Write::ForgetJob { .. } => {}

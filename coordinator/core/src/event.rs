@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, JobId, MemberKey, NodeId};
 
+use super::accounts::Reading;
 use super::controls::Control;
 use super::credential::{ApiTokenRecord, JoinTokenRecord, Principal};
 use super::explain::Question;
@@ -15,6 +16,7 @@ use super::node::{Inventory, Session};
 use super::pools::PoolChange;
 use super::projects::ProjectChange;
 use super::secrets::SecretRecord;
+use super::webhooks::{Progress, WebhookKey, WebhookRecord};
 
 /// Ties a reply to the caller that waits for it; chosen by the driver.
 pub type RequestId = u64;
@@ -80,6 +82,28 @@ pub enum Event {
         project: String,
         name: String,
         actor: Principal,
+    },
+    /// Set or replace a webhook.
+    SetWebhook {
+        request: RequestId,
+        record: WebhookRecord,
+        actor: Principal,
+    },
+    DeleteWebhook {
+        request: RequestId,
+        key: WebhookKey,
+        actor: Principal,
+    },
+    TestWebhook {
+        request: RequestId,
+        key: WebhookKey,
+        actor: Principal,
+    },
+    /// A webhook was told, or could not be.
+    Told {
+        request: RequestId,
+        key: WebhookKey,
+        progress: Progress,
     },
     SetProject {
         request: RequestId,
@@ -184,6 +208,10 @@ impl Event {
             Event::DeleteToken { .. } => "delete token",
             Event::SetSecret { .. } => "set secret",
             Event::DeleteSecret { .. } => "delete secret",
+            Event::SetWebhook { .. } => "set webhook",
+            Event::DeleteWebhook { .. } => "delete webhook",
+            Event::TestWebhook { .. } => "test webhook",
+            Event::Told { .. } => "told",
             Event::SetProject { .. } => "set project",
             Event::MaintainNode { .. } => "maintain node",
             Event::LabelNode { .. } => "label node",
@@ -236,6 +264,14 @@ pub struct Report {
     pub gangs: Vec<GangFacts>,
     pub guests: Vec<GuestWord>,
     pub checkpoints: Vec<CheckpointWord>,
+    pub usage: Vec<UsageWord>,
+}
+
+/// What was measured of the GPUs of a member since its agent began to count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageWord {
+    pub key: MemberKey,
+    pub reading: Reading,
 }
 
 /// The newest training checkpoint of the incarnation that a member is of.

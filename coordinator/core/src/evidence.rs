@@ -17,6 +17,7 @@ use super::gang::{End, EndHow, Gang, GangState, Phase};
 use super::job::{Job, JobState, OnDisconnect, Outcome};
 use super::node::{Node, Reachability};
 use super::nodes::note;
+use super::notices::About;
 use super::{Core, QUARANTINE_MS, Quarantine};
 
 /// A core that was not asked for longer than this may have missed words that were answered; every
@@ -191,7 +192,7 @@ impl Core {
                 logs_complete: true,
             };
             let key = MemberKey { gang: id.clone(), epoch, member };
-            self.apply_phase(&key, Phase::Ended(end), out);
+            self.apply_phase(&key, Phase::Ended(end), now, out);
         }
         self.touch_nodes(std::slice::from_ref(node), out);
         self.evaluate(id, now, out);
@@ -240,8 +241,10 @@ impl Core {
         let jobs: Vec<String> =
             held.iter().filter_map(|gang| Some(self.gangs.get(gang)?.job.to_string())).collect();
         let detail = format!("{}: {reason}", jobs.join(", "));
+        let node = node.clone();
         let name = node.name.clone();
         self.audit(actor, "node.force-release", format!("node {name}"), &detail, now, out);
+        self.tell("node.released", About::Node(&node), &detail, now, out);
         let why = format!("released by {} without a word of its node: {reason}", actor.user);
         self.give_up_node(id, &why, &actor.user, now, out);
         self.ask_for_scheduling();

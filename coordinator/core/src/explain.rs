@@ -30,6 +30,8 @@ pub enum Question {
     Plan(Box<Job>),
     /// The waiting jobs in the order in which they are looked at.
     Queue,
+    /// What the allocations that there are have cost so far.
+    Spent,
 }
 
 /// A job's situation.
@@ -147,6 +149,7 @@ impl Core {
             },
             Question::Plan(job) => Answer::Explained(Box::new(self.explain(&Arc::new(*job), now))),
             Question::Queue => Answer::Queue(self.queue_lines(now)),
+            Question::Spent => Answer::Spent(self.spent_so_far(now)),
         };
         out.replies.push((request, answer));
     }

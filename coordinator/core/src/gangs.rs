@@ -32,11 +32,14 @@ impl Core {
             return;
         }
         self.note_held(node, report.held, now, out);
+        for word in report.usage.clone() {
+            self.on_usage_word(node, word, now, out);
+        }
         let mut touched: Vec<GangId> = Vec::new();
         let mut unknown = BTreeSet::new();
         for (key, phase) in &report.members {
             if self.is_assigned(node, key) {
-                if self.apply_phase(key, phase.clone(), out) {
+                if self.apply_phase(key, phase.clone(), now, out) {
                     touched.push(key.gang.clone());
                 }
             } else if phase.holds_resources() {
@@ -44,7 +47,7 @@ impl Core {
                 unknown.insert(key.clone());
             }
         }
-        self.apply_absence(node, &report, &mut touched, out);
+        self.apply_absence(node, &report, &mut touched, now, out);
         self.note_unknown(node, unknown, out);
         self.note_stopped(node, &report, out);
         for facts in report.gangs {
@@ -85,7 +88,13 @@ impl Core {
     }
 
     /// Takes a reported phase; an end is final. True when something changed.
-    pub(super) fn apply_phase(&mut self, key: &MemberKey, phase: Phase, out: &mut Effects) -> bool {
+    pub(super) fn apply_phase(
+        &mut self,
+        key: &MemberKey,
+        phase: Phase,
+        now: Timestamp,
+        out: &mut Effects,
+    ) -> bool {
         let Some(gang) = self.gangs.get(&key.gang) else { return false };
         let Some(member) = gang.members.get(&key.member) else { return false };
         let news = match (&member.phase, &phase) {
@@ -103,6 +112,7 @@ impl Core {
         }
         self.put(Write::Gang(Arc::new(gang)), out);
         if ended {
+            self.count_released(key, now, out);
             self.ask_for_scheduling();
         }
         true
@@ -115,6 +125,7 @@ impl Core {
         node: &NodeId,
         report: &Report,
         touched: &mut Vec<GangId>,
+        now: Timestamp,
         out: &mut Effects,
     ) {
         let newest = self.nodes.get(node).is_some_and(|n| n.generation == report.held);
@@ -144,7 +155,7 @@ impl Core {
             }
         }
         for (key, end) in absent {
-            if self.apply_phase(&key, Phase::Ended(end), out) {
+            if self.apply_phase(&key, Phase::Ended(end), now, out) {
                 touched.push(key.gang);
             }
         }
@@ -327,6 +338,7 @@ impl Core {
             attempt.ended = Some(now);
             attempt.outcome = Some(outcome.clone());
             self.count_usage(&attempt, now, out);
+            self.count_run(&attempt, now, out);
             self.put(Write::Attempt(Arc::new(attempt)), out);
         }
         let mut stopping = Job::clone(&job);
@@ -373,6 +385,7 @@ impl Core {
             self.finish_guests_of(id, now, out);
         }
         if all_done {
+            self.close_account(id, now, out);
             self.set_gang_state(id, GangState::Stopped, now, out);
             self.touch_nodes(&gang.nodes(), out);
             self.ask_for_scheduling();

@@ -66,6 +66,11 @@ impl Holdings {
         self.gangs.values()
     }
 
+    /// The pool of a gang that holds something.
+    pub fn pool(&self, gang: &GangId) -> Option<&str> {
+        self.gangs.get(gang).map(|holding| holding.pool.as_str())
+    }
+
     /// GPUs that a project holds in a pool.
     pub fn gpus(&self, project: &str, pool: &str) -> u32 {
         self.gpus.get(project).and_then(|pools| pools.get(pool)).copied().unwrap_or_default()

@@ -21,8 +21,25 @@ pub fn violations(core: &Core) -> Vec<String> {
     nothing_is_orphaned(core, &mut found);
     secrets_are_there(core, &mut found);
     waiting_is_sound(core, &mut found);
+    accounts_are_open(core, &mut found);
     found.extend(core.forgotten_fits());
     found
+}
+
+/// An account is of a gang that is not gone, and what is left of it is what its shares do not say.
+fn accounts_are_open(core: &Core, found: &mut Vec<String>) {
+    for account in core.accounts.values() {
+        let gang = core.gangs.get(&account.gang).filter(|gang| gang.is_live());
+        let Some(gang) = gang.filter(|gang| gang.epoch == account.epoch) else {
+            found.push(format!("account: {} {} is gone", account.gang, account.epoch));
+            continue;
+        };
+        for (id, member) in gang.members.iter().filter(|(_, member)| !member.gpus.is_empty()) {
+            if account.shares.contains_key(id) == member.phase.holds_resources() {
+                found.push(format!("account: {} of {} is {:?}", id, gang.id, member.phase));
+            }
+        }
+    }
 }
 
 /// What keeps a job from starting is there, and its clocks go in their states only.

@@ -302,7 +302,8 @@ impl Core {
             },
         );
         job.reason = reason;
-        self.put(Write::Job(Arc::new(job)), out);
+        self.put(Write::Job(Arc::new(job.clone())), out);
+        self.tell_of_job(&job, now, out);
     }
 
     /// Jobs that have run for as long as their spec lets them are stopped politely. The limit holds

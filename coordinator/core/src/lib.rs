@@ -6,6 +6,7 @@
 #![deny(clippy::disallowed_methods, clippy::disallowed_types)]
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
+pub mod accounts;
 pub mod audit;
 pub mod capacity;
 pub mod checkpoints;
@@ -24,6 +25,7 @@ mod gangs;
 pub mod guests;
 pub mod health;
 mod holdings;
+pub mod idle;
 pub mod invariants;
 pub mod job;
 mod jobs;
@@ -31,6 +33,7 @@ pub mod maintenance;
 mod misfits;
 pub mod node;
 mod nodes;
+pub mod notices;
 pub mod order;
 pub mod overtaking;
 pub mod placement;
@@ -46,6 +49,7 @@ mod tokens;
 pub mod topology;
 mod unknown;
 pub mod usage;
+pub mod webhooks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -53,6 +57,7 @@ use std::sync::Arc;
 use gangline_common::ids::{GangId, JobId, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
+use accounts::Account;
 use capacity::Capacity;
 use checkpoints::TrainingCheckpoint;
 use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
@@ -61,6 +66,7 @@ use event::{Event, RequestId};
 use forecast::History;
 use gang::{Gang, GangState, Phase};
 use holdings::Holdings;
+use idle::Meter;
 use job::{Attempt, Job};
 use misfits::Misfits;
 use node::{NetworkKey, Node};
@@ -71,6 +77,7 @@ use projects::ProjectRecord;
 use queue::Queue;
 use secrets::SecretRecord;
 use usage::Usage;
+use webhooks::{Delivery, WebhookKey, WebhookRecord};
 
 /// Jobs that are not yet terminal; one more is refused.
 pub const LIVE_JOB_LIMIT: usize = 20_000;
@@ -97,6 +104,10 @@ pub struct Core {
     pub(crate) secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
     pub(crate) projects: BTreeMap<String, ProjectRecord>,
     pub(crate) usage: BTreeMap<String, Usage>,
+    /// Of gangs that end: see `accounts`.
+    pub(crate) accounts: BTreeMap<GangId, Account>,
+    pub(crate) webhooks: BTreeMap<WebhookKey, WebhookRecord>,
+    pub(crate) deliveries: BTreeMap<WebhookKey, Delivery>,
     pub(crate) pools: BTreeMap<String, PoolRecord>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
@@ -128,6 +139,8 @@ pub struct Core {
     pub(crate) just_ended: Vec<JobId>,
     /// The newest training checkpoint of each live gang that has made one.
     pub(crate) checkpoints: BTreeMap<GangId, TrainingCheckpoint>,
+    /// What agents have measured of the GPUs of each live gang.
+    meters: BTreeMap<GangId, Meter>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
     /// Nodes that health left in use because it had taken its share of their pool.
@@ -241,6 +254,24 @@ impl Core {
             Write::Usage(usage) => {
                 self.usage.insert(usage.project.clone(), usage);
             }
+            Write::Account(account) => {
+                self.accounts.insert(account.gang.clone(), account);
+            }
+            Write::ForgetAccount { gang } => {
+                self.accounts.remove(&gang);
+            }
+            Write::Webhook(record) => {
+                self.webhooks.insert(record.key.clone(), record);
+            }
+            Write::ForgetWebhook { key } => {
+                self.webhooks.remove(&key);
+            }
+            Write::Delivery(delivery) => {
+                self.deliveries.insert(delivery.key.clone(), delivery);
+            }
+            Write::ForgetDelivery { key } => {
+                self.deliveries.remove(&key);
+            }
             Write::Project(record) => {
                 self.projects.insert(record.name.clone(), record);
                 self.misfits.forget();
@@ -263,8 +294,8 @@ impl Core {
             Write::ForgetApiToken { name } => {
                 self.api_tokens.remove(&name);
             }
-            // Nothing is ever decided by what is in the audit log.
-            Write::Audit(_) => {}
+            // Nothing is ever decided by what is in the audit log, the notices and the books.
+            Write::Audit(_) | Write::Notice(_) | Write::Spent(_) => {}
             Write::ForgetAttempt { job, number } => {
                 self.attempts.remove(&(job, number));
             }
@@ -325,6 +356,16 @@ impl Core {
             Event::DeleteSecret { request, project, name, actor } => {
                 self.on_delete_secret(request, (project, name), &actor, now, out);
             }
+            Event::SetWebhook { request, record, actor } => {
+                self.on_set_webhook(request, record, &actor, now, out);
+            }
+            Event::DeleteWebhook { request, key, actor } => {
+                self.on_delete_webhook(request, &key, &actor, now, out);
+            }
+            Event::TestWebhook { request, key, actor } => {
+                self.on_test_webhook(request, &key, &actor, now, out);
+            }
+            Event::Told { request, key, progress } => self.on_told(request, &key, progress, out),
             Event::SetProject { request, name, change, actor } => {
                 self.on_set_project(request, (name, *change), &actor, now, out);
             }
@@ -440,6 +481,9 @@ impl Core {
         }
         if self.checkpoints.get(&gang.id).is_some_and(|newest| !newest.is_of(gang)) {
             self.checkpoints.remove(&gang.id);
+        }
+        if self.meters.contains_key(&gang.id) && !gang.is_live() {
+            self.meters.remove(&gang.id);
         }
         self.holdings.mark(&gang.id);
         let nodes = gang.nodes();

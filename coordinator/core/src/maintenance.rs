@@ -15,6 +15,7 @@ use super::gang::GangState;
 use super::job::Outcome;
 use super::node::{Cordon, Drain, Lifecycle, Node};
 use super::nodes::note;
+use super::notices::About;
 use super::planted::{Planted, is_planted};
 
 /// Labels that operators may give to one node.
@@ -77,6 +78,9 @@ impl Core {
         };
         note(&mut node, now, word, &by, detail.clone());
         self.audit(actor, action, format!("node {}", node.name), &detail, now, out);
+        let reason = [format!("by {by}"), detail].join(": ");
+        let kind = ["node", word].join(".");
+        self.tell(&kind, About::Node(&node), reason.trim_end_matches(": "), now, out);
         match is_planted(Planted::CordonNotStored) {
             true => self.restore(Write::Node(Arc::new(node))),
             false => self.put(Write::Node(Arc::new(node)), out),

@@ -13,6 +13,7 @@ use super::job::{Transition, remember};
 use super::node::{
     CERTIFICATE_LIMIT, Inventory, Lifecycle, Node, Reachability, SUSPECT_AFTER_MS, Session,
 };
+use super::notices::About;
 use super::{Core, PUSH_AGAIN_MS};
 
 impl Core {
@@ -65,6 +66,7 @@ impl Core {
         let actor = format!("join token {}", token.id);
         let actor = Actor { name: &actor, from: None };
         self.audit(actor, "node.join", format!("node {}", join.node), &name, now, out);
+        self.tell("node.joined", About::Node(&node), &format!("as {name}"), now, out);
         self.put(Write::Node(Arc::new(node)), out);
         out.replies.push((request, Answer::Joined { name }));
     }
@@ -118,6 +120,7 @@ impl Core {
         node.revoked = true;
         note(&mut node, now, "revoked", &actor.user, "certificates revoked".to_owned());
         self.audit(actor, "node.revoke", format!("node {id}"), &node.name, now, out);
+        self.tell("node.revoked", About::Node(&node), &format!("by {}", actor.user), now, out);
         self.put(Write::Node(Arc::new(node)), out);
         self.close_session(id, CloseReason::Revoked, out);
         out.replies.push((request, Answer::Done));
@@ -338,7 +341,13 @@ impl Core {
         if let Some(node) = node {
             // Loss is worth a record; a short silence is not.
             if reachability == Reachability::Lost || before == Reachability::Lost {
-                self.put(Write::Node(node), out);
+                self.put(Write::Node(node.clone()), out);
+                match reachability {
+                    Reachability::Lost => self.tell_of_loss(&node, now, out),
+                    Reachability::Reachable | Reachability::Suspect => {
+                        self.tell("node.back", About::Node(&node), "in contact", now, out);
+                    }
+                }
             } else {
                 out.saw(Seen::Node(node));
             }

@@ -9,6 +9,7 @@ use super::Core;
 use super::credential::Principal;
 use super::effect::{Answer, Effects, Rejected, Write};
 use super::event::RequestId;
+use super::idle::IdlePolicy;
 
 /// The highest priority of a project about which nothing was decided: `high`.
 pub const DEFAULT_MAX_PRIORITY: u8 = 75;
@@ -23,6 +24,7 @@ pub struct ProjectRecord {
     pub max_priority: u8,
     /// By pool; without one the project may use what is free.
     pub quotas: BTreeMap<String, Quota>,
+    pub idle: IdlePolicy,
     pub set_by: String,
     pub set: Timestamp,
 }
@@ -42,6 +44,8 @@ pub struct ProjectChange {
     pub max_priority: Option<u8>,
     /// By pool: a quota, or the end of one.
     pub quotas: BTreeMap<String, Option<Quota>>,
+    /// In place of the whole policy.
+    pub idle: Option<IdlePolicy>,
 }
 
 impl Core {
@@ -58,6 +62,7 @@ impl Core {
             name: name.clone(),
             max_priority: before.map_or(DEFAULT_MAX_PRIORITY, |record| record.max_priority),
             quotas: before.map_or_else(BTreeMap::new, |record| record.quotas.clone()),
+            idle: before.map(|record| record.idle).unwrap_or_default(),
             set_by: actor.user.clone(),
             set: now,
         };
@@ -65,6 +70,15 @@ impl Core {
         if let Some(max_priority) = change.max_priority {
             record.max_priority = max_priority;
             detail.push(format!("highest priority {max_priority}"));
+        }
+        if let Some(idle) = change.idle {
+            record.idle = idle;
+            let minutes = |ms: Option<u64>, none: &str| {
+                ms.map_or(none.to_owned(), |ms| format!("after {} min", ms / 60_000))
+            };
+            let warn = minutes(idle.warn_after_ms, "as usual");
+            let reclaim = minutes(idle.reclaim_after_ms, "never");
+            detail.push(format!("idle GPUs: warn {warn}, reclaim {reclaim}"));
         }
         self.refresh_capacity();
         self.refresh_holdings();

@@ -87,6 +87,7 @@ kinds! {
     BAD_TIME_LIMIT = "E0382", CONFLICT, "The time limit cannot be changed so";
     BAD_QUOTA = "E0390", UNPROCESSABLE_ENTITY, "The quota contradicts itself or others";
     QUOTA_BELOW_USE = "E0391", CONFLICT, "The project uses more than the quota";
+    NO_SUCH_WEBHOOK = "E0392", NOT_FOUND, "No such webhook";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 
@@ -275,6 +276,11 @@ pub(super) fn pools_there_are(known: &[String]) -> String {
         false => format!("there are: {}{more}", shown.join(", ")),
     };
     format!("{there_are}; an operator makes one with `gangline pool set NAME --description TEXT`")
+}
+
+pub fn no_such_webhook() -> ApiError {
+    ApiError::new(NO_SUCH_WEBHOOK, "no webhook has this name")
+        .hint("`gangline webhook ls` lists them; `--fleet` those of the fleet")
 }
 
 pub(super) fn no_such_node() -> ApiError {

@@ -17,7 +17,7 @@ use super::error::{
     CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET,
     NO_SUCH_TOKEN, NODE_IN_CONTACT, NOT_ENDED, NOT_MOVED_HERE, NOTHING_HELD, POOL_IN_USE,
     PRIORITY_TOO_HIGH, Problem, QUOTA_BELOW_USE, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job,
-    no_such_node, no_such_pool, quoted,
+    no_such_node, no_such_pool, no_such_webhook, quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};
@@ -163,6 +163,11 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
         Rejected::SecretInUse { job } => {
             ApiError::new(SECRET_IN_USE, format!("job `{job}` has not ended and names it"))
                 .hint("delete it when the job has ended; setting another value is possible now")
+        }
+        Rejected::NoSuchWebhook => no_such_webhook(),
+        Rejected::TooManyWebhooks { limit } => {
+            ApiError::new(STORE_FULL, format!("there are {limit} webhooks already"))
+                .hint("delete those that nobody needs")
         }
         Rejected::TooManySecrets { limit } => {
             ApiError::new(STORE_FULL, format!("the project has {limit} secrets already"))

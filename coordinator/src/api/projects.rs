@@ -18,6 +18,7 @@ use super::tokens::check_word;
 use super::{App, Selector, read_json};
 use crate::core::credential::Role;
 use crate::core::event::Event;
+use crate::core::idle::{IdlePolicy, LEAST_MS, WARN_AFTER_MS};
 use crate::core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange, ProjectRecord, Quota};
 
 /// A project.
@@ -28,10 +29,29 @@ pub(super) struct ProjectView {
     max_priority: u8,
     /// GPUs that its jobs may use, by pool; in a pool without a quota, whatever is free.
     quotas: BTreeMap<String, QuotaView>,
+    idle: IdleView,
     /// Who decided that; null while nobody has.
     set_by: Option<String>,
     /// When, RFC 3339.
     set: Option<String>,
+}
+
+/// What becomes of jobs whose GPUs are idle.
+#[derive(Serialize, ToSchema)]
+pub(super) struct IdleView {
+    /// An event after so many seconds.
+    warn_after_s: u64,
+    /// Such a job is stopped after so many seconds; null for never.
+    reclaim_after_s: Option<u64>,
+}
+
+impl From<IdlePolicy> for IdleView {
+    fn from(policy: IdlePolicy) -> Self {
+        IdleView {
+            warn_after_s: policy.warn_after_ms.unwrap_or(WARN_AFTER_MS) / 1000,
+            reclaim_after_s: policy.reclaim_after_ms.map(|ms| ms / 1000),
+        }
+    }
 }
 
 /// GPUs of a project in one pool.
@@ -64,6 +84,18 @@ pub(super) struct ProjectBody {
     /// Pools in which the project has no quota any more.
     #[serde(default)]
     end_quotas: Vec<String>,
+    /// Absent to leave it as it is.
+    idle: Option<IdleBody>,
+}
+
+/// What becomes of jobs whose GPUs are idle, in place of what was decided before.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IdleBody {
+    /// An event after so many seconds, at least 60; 1800 when absent or null.
+    warn_after_s: Option<u64>,
+    /// Such a job is stopped after so many seconds, at least 60; never when absent or null.
+    reclaim_after_s: Option<u64>,
 }
 
 /// GPUs of a project in one pool.
@@ -101,6 +133,7 @@ pub(super) async fn list_projects(
     let view = |(name, decided): (String, Option<ProjectRecord>)| ProjectView {
         name,
         quotas: decided.as_ref().map(quotas).unwrap_or_default(),
+        idle: decided.as_ref().map(|d| d.idle).unwrap_or_default().into(),
         max_priority: decided.as_ref().map_or(DEFAULT_MAX_PRIORITY, |d| d.max_priority),
         set_by: decided.as_ref().map(|d| d.set_by.clone()),
         set: decided.as_ref().map(|d| wall_text(d.set.wall_ms)),
@@ -123,14 +156,18 @@ pub(super) async fn set_project(
     check_word(BAD_PARAMETER, "project", &name)?;
     let body: Option<ProjectBody> = read_json(body).await?;
     let empty = |body: &ProjectBody| {
-        body.max_priority.is_none() && body.quotas.is_empty() && body.end_quotas.is_empty()
+        body.max_priority.is_none()
+            && body.quotas.is_empty()
+            && body.end_quotas.is_empty()
+            && body.idle.is_none()
     };
-    let Some(ProjectBody { max_priority, quotas, end_quotas }) = body.filter(|body| !empty(body))
-    else {
+    let Some(body) = body.filter(|body| !empty(body)) else {
         return Err(ApiError::new(BAD_BODY, "the body decides nothing").hint(
             r#"send {"max_priority": 75} or {"quotas": {"h100-a": {"guaranteed": 32, "maximum": 64}}}, for example"#,
         ));
     };
+    let ProjectBody { max_priority, quotas, end_quotas, idle } = body;
+    let idle = idle.map(idle_policy).transpose()?;
     if let Some(max_priority) = max_priority.filter(|highest| *highest > Priority::HIGHEST.0) {
         return Err(ApiError::new(BAD_BODY, format!("max_priority is {max_priority}"))
             .hint("priorities go from 0 to 100"));
@@ -138,8 +175,21 @@ pub(super) async fn set_project(
     let quota = |body: QuotaBody| Quota { guaranteed: body.guaranteed, maximum: body.maximum };
     let set = quotas.into_iter().map(|(pool, body)| (pool, Some(quota(body))));
     let quotas = end_quotas.into_iter().map(|pool| (pool, None)).chain(set).collect();
-    let change = Box::new(ProjectChange { max_priority, quotas });
+    let change = Box::new(ProjectChange { max_priority, quotas, idle });
     let actor = principal.clone();
     done(&shared, &principal, |request| Event::SetProject { request, name, change, actor }).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn idle_policy(body: IdleBody) -> Result<IdlePolicy, ApiError> {
+    let ms = |name: &str, seconds: Option<u64>| match seconds.map(|s| s.saturating_mul(1000)) {
+        Some(ms) if ms < LEAST_MS => {
+            Err(ApiError::new(BAD_BODY, format!("{name} is under {} s", LEAST_MS / 1000)))
+        }
+        checked => Ok(checked),
+    };
+    Ok(IdlePolicy {
+        warn_after_ms: ms("warn_after_s", body.warn_after_s)?,
+        reclaim_after_ms: ms("reclaim_after_s", body.reclaim_after_s)?,
+    })
 }

@@ -316,6 +316,8 @@ fn text(bytes: &[u8]) -> Option<(String, &[u8])> {
 pub fn check_row(table: &str, value: &[u8]) -> Result<(), String> {
     match table {
         "audit" => record::decode_audit(value).map(drop),
+        "notices" => record::decode_notice(value).map(drop),
+        "books" => record::decode_spent(value).map(drop),
         other => record::decode(other, value).map(drop),
     }
 }

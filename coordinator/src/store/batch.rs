@@ -6,11 +6,13 @@ use gangline_common::ids::JobId;
 use redb::{TableHandle, WriteTransaction};
 
 use super::audit::{self, AuditHead};
+use super::notices::{self, Numbered};
 use super::{
-    API_TOKENS, ATTEMPTS, AUDIT, GANGS, IDEMPOTENCY, JOBS, JOIN_TOKENS, NODES, POOLS, PROJECTS,
-    SECRETS, Table, USAGE, record,
+    ACCOUNTS, API_TOKENS, ATTEMPTS, AUDIT, BOOKS, DELIVERIES, GANGS, Heads, IDEMPOTENCY, JOBS,
+    JOIN_TOKENS, NODES, NOTICES, POOLS, PROJECTS, SECRETS, Table, USAGE, WEBHOOKS, books, record,
 };
 use crate::core::effect::Write;
+use crate::core::webhooks::WebhookKey;
 
 /// What stands in one place after a batch; `None` for nothing.
 type Row = Option<Vec<u8>>;
@@ -20,10 +22,11 @@ type Row = Option<Vec<u8>>;
 pub(super) fn apply(
     transaction: &WriteTransaction,
     writes: &[Write],
-    head: &mut AuditHead,
+    era: u32,
+    heads: &mut Heads,
 ) -> Result<(), String> {
     let mut last: BTreeMap<String, (Table, BTreeMap<String, &Write>)> = BTreeMap::new();
-    let mut audited = Vec::new();
+    let (mut audited, mut told, mut spent) = (Vec::new(), Vec::new(), Vec::new());
     for write in writes {
         match place(write) {
             Some((table, key)) => {
@@ -31,24 +34,43 @@ pub(super) fn apply(
                 let (_, keys) = of_table.or_insert_with(|| (table, BTreeMap::new()));
                 keys.insert(key, write);
             }
-            None => {
-                if let Write::Audit(entry) = write {
-                    let chained = head.chain(entry.clone());
-                    *head = AuditHead::of(&chained);
+            None => match write {
+                Write::Audit(entry) => {
+                    let chained = heads.audit.chain(entry.clone());
+                    heads.audit = AuditHead::of(&chained);
                     let row = Some(record::encode_audit(&chained)?);
                     audited.push((audit::key(chained.sequence), row));
                 }
-            }
+                Write::Notice(notice) => {
+                    heads.notices += 1;
+                    let (sequence, notice) = (heads.notices, notice.clone());
+                    let row = record::encode_notice(&Numbered { era, sequence, notice })?;
+                    told.push((notices::key(sequence), Some(row)));
+                }
+                Write::Spent(line) => {
+                    spent.push((books::key(line), Some(record::encode_spent(line)?)));
+                }
+                // Everything else has a place.
+                _ => {}
+            },
         }
     }
     for (table, writes) in last.into_values() {
         let rows = writes.into_iter().map(|(key, write)| Ok((key, row(write)?)));
         put(transaction, table, rows)?;
     }
-    match audited.is_empty() {
-        true => Ok(()),
-        false => put(transaction, AUDIT, audited.into_iter().map(Ok)),
+    if !audited.is_empty() {
+        put(transaction, AUDIT, audited.into_iter().map(Ok))?;
     }
+    if !told.is_empty() {
+        put(transaction, NOTICES, told.into_iter().map(Ok))?;
+        notices::trim(transaction, heads.notices)?;
+    }
+    if !spent.is_empty() {
+        put(transaction, BOOKS, spent.into_iter().map(Ok))?;
+        books::trim(transaction)?;
+    }
+    Ok(())
 }
 
 fn put(
@@ -68,7 +90,7 @@ fn put(
     Ok(())
 }
 
-/// Table and key of an entity; an audit entry gets its key from the log.
+/// Table and key of an entity; what is added to a log gets its key there.
 fn place(write: &Write) -> Option<(Table, String)> {
     let (table, key) = match write {
         Write::Job(job) => (JOBS, job.id.to_string()),
@@ -90,7 +112,13 @@ fn place(write: &Write) -> Option<(Table, String)> {
         Write::ForgetPool { name } => (POOLS, name.clone()),
         Write::Idempotency(record) => (IDEMPOTENCY, two_part_key(&record.user, &record.key)),
         Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, two_part_key(user, key)),
-        Write::Audit(_) => return None,
+        Write::Account(account) => (ACCOUNTS, account.gang.to_string()),
+        Write::ForgetAccount { gang } => (ACCOUNTS, gang.to_string()),
+        Write::Webhook(record) => (WEBHOOKS, webhook_key(&record.key)),
+        Write::ForgetWebhook { key } => (WEBHOOKS, webhook_key(key)),
+        Write::Delivery(delivery) => (DELIVERIES, webhook_key(&delivery.key)),
+        Write::ForgetDelivery { key } => (DELIVERIES, webhook_key(key)),
+        Write::Audit(_) | Write::Notice(_) | Write::Spent(_) => return None,
     };
     Some((table, key))
 }
@@ -108,6 +136,9 @@ fn row(write: &Write) -> Result<Row, String> {
         Write::Usage(usage) => record::encode_usage(usage)?,
         Write::Pool(pool) => record::encode_pool(pool)?,
         Write::Idempotency(idempotency) => record::encode_idempotency(idempotency)?,
+        Write::Account(account) => record::encode_account(account)?,
+        Write::Webhook(webhook) => record::encode_webhook(webhook)?,
+        Write::Delivery(delivery) => record::encode_delivery(delivery)?,
         Write::ForgetJob { .. }
         | Write::ForgetAttempt { .. }
         | Write::ForgetGang { .. }
@@ -116,12 +147,22 @@ fn row(write: &Write) -> Result<Row, String> {
         | Write::ForgetSecret { .. }
         | Write::ForgetPool { .. }
         | Write::ForgetIdempotency { .. }
-        | Write::Audit(_) => return Ok(None),
+        | Write::ForgetAccount { .. }
+        | Write::ForgetWebhook { .. }
+        | Write::ForgetDelivery { .. }
+        | Write::Audit(_)
+        | Write::Notice(_)
+        | Write::Spent(_) => return Ok(None),
     }))
 }
 
 fn attempt_key(job: &JobId, number: u32) -> String {
     format!("{job}/{number:010}")
+}
+
+/// That of the fleet has no project.
+fn webhook_key(key: &WebhookKey) -> String {
+    two_part_key(key.project.as_deref().unwrap_or_default(), &key.name)
 }
 
 fn two_part_key(first: &str, second: &str) -> String {

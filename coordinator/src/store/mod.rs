@@ -11,8 +11,10 @@
 mod audit;
 pub mod backup;
 mod batch;
+pub mod books;
 mod inspect;
 mod migrate;
+pub mod notices;
 mod reader;
 pub mod record;
 mod request;
@@ -30,7 +32,9 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, Durability, StorageBackend, TableDefinition};
 
 pub use self::audit::{AuditError, AuditHead, AuditLog, Chained};
+pub use self::books::Books;
 pub use self::inspect::{Inspection, inspect};
+pub use self::notices::{NoticeLog, Numbered};
 pub use self::reader::{Counts, StoreReader};
 use self::record::Layout;
 use crate::core::effect::Write;
@@ -58,25 +62,53 @@ const USAGE_NAME: &str = "usage";
 const USAGE: Table = TableDefinition::new(USAGE_NAME);
 const POOLS_NAME: &str = "pools";
 const POOLS: Table = TableDefinition::new(POOLS_NAME);
+/// Of gangs that hold GPUs and end.
+const ACCOUNTS_NAME: &str = "accounts";
+const ACCOUNTS: Table = TableDefinition::new(ACCOUNTS_NAME);
+/// Addresses and keys are sealed.
+const WEBHOOKS_NAME: &str = "webhooks";
+const WEBHOOKS: Table = TableDefinition::new(WEBHOOKS_NAME);
+/// How far each webhook has been told.
+const DELIVERIES_NAME: &str = "deliveries";
+const DELIVERIES: Table = TableDefinition::new(DELIVERIES_NAME);
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
 /// Never loaded: nothing is decided by it.
 const AUDIT: Table = TableDefinition::new("audit");
+/// The same is true of these two.
+const NOTICES_NAME: &str = "notices";
+const NOTICES: Table = TableDefinition::new(NOTICES_NAME);
+const BOOKS_NAME: &str = "books";
+const BOOKS: Table = TableDefinition::new(BOOKS_NAME);
+const LOGS: [Table; 3] = [AUDIT, NOTICES, BOOKS];
 /// In the order in which they are loaded.
-const ENTITIES: [Table; 11] = [
+const ENTITIES: [Table; 14] = [
     JOIN_TOKENS,
     API_TOKENS,
     SECRETS,
     PROJECTS,
     USAGE,
     POOLS,
+    WEBHOOKS,
+    DELIVERIES,
     IDEMPOTENCY,
     NODES,
     JOBS,
     ATTEMPTS,
     GANGS,
+    ACCOUNTS,
 ];
 /// Made by their first record: stores are older than these.
-const LATE: [&str; 4] = [SECRETS_NAME, PROJECTS_NAME, USAGE_NAME, POOLS_NAME];
+const LATE: [&str; 9] = [
+    SECRETS_NAME,
+    PROJECTS_NAME,
+    USAGE_NAME,
+    POOLS_NAME,
+    ACCOUNTS_NAME,
+    WEBHOOKS_NAME,
+    DELIVERIES_NAME,
+    NOTICES_NAME,
+    BOOKS_NAME,
+];
 
 /// Layout of the whole store. An older one is brought up to it at open (see `migrate`), a newer one
 /// is refused.
@@ -122,7 +154,15 @@ pub struct Store {
     path: PathBuf,
     database: Arc<Database>,
     pub meta: Meta,
-    audit_head: AuditHead,
+    heads: Heads,
+}
+
+/// Where the logs stand.
+#[derive(Debug, Clone, Copy, Default)]
+struct Heads {
+    audit: AuditHead,
+    /// Number of the newest notice.
+    notices: u64,
 }
 
 impl Store {
@@ -209,15 +249,21 @@ impl Store {
     /// A store whose heads are not read yet.
     fn unread(path: &Path, database: Database) -> Store {
         let meta = Meta { era: 0, cluster: String::new(), boot_id: String::new() };
-        let (path, audit_head) = (path.to_owned(), AuditHead::default());
-        Store { path, database: Arc::new(database), meta, audit_head }
+        let (path, heads) = (path.to_owned(), Heads::default());
+        Store { path, database: Arc::new(database), meta, heads }
     }
 
-    /// The header record and where the audit log stands.
+    /// The header record and where the logs stand.
     fn read_heads(&mut self) -> Result<(), StoreError> {
         let refused = |reason| StoreError::Refused { path: self.path.clone(), reason };
         self.meta = self.reader().meta().map_err(refused)?;
-        self.audit_head = self.read_audit_head()?;
+        self.heads.audit = self.read_audit_head()?;
+        self.heads.notices = self.notices().newest().map_err(|error| StoreError::Corrupt {
+            path: self.path.clone(),
+            table: NOTICES_NAME.to_owned(),
+            key: error.key,
+            reason: error.reason,
+        })?;
         Ok(())
     }
 
@@ -246,12 +292,14 @@ impl Store {
         self.reader().load()
     }
 
-    /// The secrets alone, each checked.
+    /// The secrets and the webhooks, which are sealed with the same key: each checked.
     pub fn secrets(&self) -> Result<Vec<Arc<SecretRecord>>, StoreError> {
         let mut writes = Vec::new();
         self.reader().load_table(SECRETS, &mut writes)?;
+        self.reader().load_table(WEBHOOKS, &mut writes)?;
         let secret = |write| match write {
             Write::Secret(record) => Some(record),
+            Write::Webhook(record) => Some(Arc::new(record.as_secret())),
             _ => None,
         };
         Ok(writes.into_iter().filter_map(secret).collect())
@@ -273,11 +321,16 @@ impl Store {
         self.reader().audit_log()
     }
 
+    /// A reader of the notices, which goes on beside the writer.
+    pub fn notices(&self) -> NoticeLog {
+        self.reader().notices()
+    }
+
     /// Makes a batch durable: all of it, or an error after which this process must end.
     pub fn commit(&mut self, writes: &[Write]) -> Result<(), StoreError> {
-        let mut head = self.audit_head;
-        self.transact(|transaction| batch::apply(transaction, writes, &mut head))?;
-        self.audit_head = head;
+        let (mut heads, era) = (self.heads, self.meta.era);
+        self.transact(|transaction| batch::apply(transaction, writes, era, &mut heads))?;
+        self.heads = heads;
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use redb::{
 
 use super::backup::{self, BackupError, Header, Summary};
 use super::record::{self, Layout};
-use super::{AUDIT, AuditLog, ENTITIES, LATE, META, Meta, StoreError, Table};
+use super::{AuditLog, Books, ENTITIES, LATE, LOGS, META, Meta, NoticeLog, StoreError, Table};
 use crate::core::effect::Write;
 
 type Rows = redb::ReadOnlyTable<&'static str, &'static [u8]>;
@@ -46,6 +46,16 @@ impl StoreReader {
         AuditLog::new(Arc::clone(&self.database))
     }
 
+    /// A reader of the notices.
+    pub fn notices(&self) -> NoticeLog {
+        NoticeLog::new(Arc::clone(&self.database))
+    }
+
+    /// A reader of the books.
+    pub fn books(&self) -> Books {
+        Books::new(Arc::clone(&self.database))
+    }
+
     pub(super) fn load(&self) -> Result<Vec<Write>, StoreError> {
         let mut writes = Vec::new();
         for table in ENTITIES {
@@ -73,7 +83,7 @@ impl StoreReader {
     pub fn check(&self) -> Result<Counts, StoreError> {
         let read = self.begin()?;
         let mut counts = Counts::new();
-        for definition in ENTITIES.into_iter().chain([AUDIT]) {
+        for definition in ENTITIES.into_iter().chain(LOGS) {
             let name = redb::TableHandle::name(&definition).to_owned();
             let mut rows = 0;
             self.visit(&read, definition, |name, key, value| {
@@ -96,7 +106,7 @@ impl StoreReader {
             .and_then(|bytes| record::decode_meta(&bytes))
             .map_err(|reason| self.corrupt("meta", "meta", reason))?;
         let mut rows = Counts::new();
-        for definition in ENTITIES.into_iter().chain([AUDIT]) {
+        for definition in ENTITIES.into_iter().chain(LOGS) {
             let name = redb::TableHandle::name(&definition);
             let table = self.open(&read, definition)?;
             let count = table.map_or(Ok(0), |table| table.len());
@@ -112,7 +122,7 @@ impl StoreReader {
             rows,
         };
         let mut writer = backup::Writer::begin(out, header)?;
-        for definition in ENTITIES.into_iter().chain([AUDIT]) {
+        for definition in ENTITIES.into_iter().chain(LOGS) {
             self.visit(&read, definition, |name, key, value| {
                 backup::check_row(name, value).map_err(|e| self.corrupt(name, key, e))?;
                 writer.row(name, key, value)

@@ -13,10 +13,16 @@ use gangline_common::time::{Stopwatch, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+mod accounts;
 mod credentials;
 mod pools;
+mod webhooks;
 
-use credentials::{IdempotencyV1, JoinTokenV1, ProjectV1, SecretV1, UsageV1, decode_api_token};
+use accounts::AccountV1;
+pub use accounts::{decode_spent, encode_account, encode_spent};
+use credentials::{
+    IdempotencyV1, JoinTokenV1, SecretV1, UsageV1, decode_api_token, decode_project,
+};
 pub use credentials::{
     decode_audit, encode_api_token, encode_audit, encode_idempotency, encode_join_token,
     encode_project, encode_secret, encode_usage,
@@ -24,6 +30,8 @@ pub use credentials::{
 
 use pools::PoolV1;
 pub use pools::encode_pool;
+use webhooks::{DeliveryV1, WebhookV1};
+pub use webhooks::{decode_notice, encode_delivery, encode_notice, encode_webhook};
 
 use super::Meta;
 use crate::core::controls::{Changes, Hold};
@@ -169,9 +177,12 @@ pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
         "join_tokens" => Write::JoinToken(unseal::<JoinTokenV1>(bytes)?.into()),
         "api_tokens" => Write::ApiToken(decode_api_token(bytes)?),
         "secrets" => Write::Secret(Arc::new(unseal::<SecretV1>(bytes)?.into())),
-        "projects" => Write::Project(unseal::<ProjectV1>(bytes)?.into()),
+        "projects" => Write::Project(decode_project(bytes)?),
         "usage" => Write::Usage(unseal::<UsageV1>(bytes)?.into()),
         "pools" => Write::Pool(unseal::<PoolV1>(bytes)?.into()),
+        "accounts" => Write::Account(unseal::<AccountV1>(bytes)?.into()),
+        "webhooks" => Write::Webhook(unseal::<WebhookV1>(bytes)?.into()),
+        "deliveries" => Write::Delivery(unseal::<DeliveryV1>(bytes)?.into()),
         "idempotency" => Write::Idempotency(unseal::<IdempotencyV1>(bytes)?.into()),
         other => return Err(format!("unknown table {other}")),
     })

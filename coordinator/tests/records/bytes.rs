@@ -483,7 +483,8 @@ pub const SECRET: &str = r#"
     05 616c696365 ; set_by `alice`
     fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
 
-pub const PROJECT: &str = r#"
+/// Before projects said anything about idle GPUs.
+pub const PROJECT_V1: &str = r#"
     01 331ed2a1 ; layout 1, checksum
     04 726c6866 ; name `rlhf`
     64 ; max_priority 100
@@ -504,3 +505,74 @@ pub const POOL: &str = r#"
     08 3820782048313030 ; description `8 x H100`
     03 6c6975 ; set_by `liu`
     fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
+
+pub const PROJECT: &str = r#"
+    02 8d186036 ; layout 2, checksum
+    04 726c6866 ; name `rlhf`
+    64 ; max_priority 100
+    02 ; quotas in 2 pools
+    01 61 08 01 10 ; `a`: 8 guaranteed, at most 16
+    01 62 00 00 ; `b`: none guaranteed, no limit
+    01 fcc0270900 ; idle_warn_after_ms 600000
+    00 ; idle_reclaim_after_ms absent
+    04 726f6f74 ; set_by `root`
+    fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
+
+pub const ACCOUNT: &str = r#"
+    01 bcb6b6b6 ; layout 1, checksum
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    06 683130302d61 ; pool `h100-a`
+    fc40420f00 fd7b505c18a3010000 fb581b ; held: since, and 7000 ms before
+    01 fb3075 fc905f0100 fb8813 ; run: startup 30000, ran 90000, lost 5000 ms
+    02 ; shares: 2
+    00 08 fcc0d40100 00 00 ; head: 8 GPUs, 120000 ms, nothing measured
+    01 01 08 fcc0d40100 ; rank 1: the same
+    fca0bb0d00 fcd0dd0600 ; measured 900000, busy 450000 GPU-ms"#;
+
+pub const SPENT: &str = r#"
+    01 f75ae924 ; layout 1, checksum
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    07 6a2d3766336b32 ; job `j-7f3k2`
+    03 ; attempt
+    05 616c696365 ; user `alice`
+    04 726c6866 ; project `rlhf`
+    06 683130302d61 ; pool `h100-a`
+    fd7b505c18a3010000 ; from: wall 1800000000123
+    02 08 15 01 00 ; shares: 8 GPUs for 21 ms, 1 GPU for 0 ms
+    64 14 1e ; productive 100, idle 20, unmeasured 30 GPU-ms
+    0a 05 03 ; startup 10, lost 5, stopping 3 GPU-ms"#;
+
+pub const NOTICE: &str = r#"
+    01 035e240a ; layout 1, checksum
+    02 07 ; era, sequence
+    fd7b505c18a3010000 ; wall 1800000000123
+    0a 6a6f622e6661696c6564 ; kind `job.failed`
+    0b 6a6f62206a2d3766336b32 ; object `job j-7f3k2`
+    01 04 726c6866 ; project `rlhf`
+    06 72616e6b2031 ; reason `rank 1`"#;
+
+pub const WEBHOOK: &str = r#"
+    01 321f6c0b ; layout 1, checksum
+    01 04 726c6866 ; project `rlhf`
+    04 7465616d ; name `team`
+    02 ; kind: slack
+    0b 68747470733a2f2f612e62 ; shown `https://a.b`
+    04 5e5e5e5e ; sealed: 4 bytes
+    01 05 6a6f622e2a ; events: `job.*`
+    05 616c696365 ; set_by `alice`
+    fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
+
+pub const DELIVERY: &str = r#"
+    01 0b44d28a ; layout 1, checksum
+    00 ; of the fleet
+    03 6f7073 ; name `ops`
+    fb2c01 fb2201 02 ; cursor 300, delivered 290, missed 2
+    01 ; dead: 1
+    03 322d36 ; id `2-6`
+    0a 6a6f622e6661696c6564 ; kind `job.failed`
+    07 6a6f62206a2d31 ; object `job j-1`
+    fd7b505c18a3010000 ; wall 1800000000123
+    10 ; attempts
+    0f 697420616e73776572656420353030 ; cause `it answered 500`"#;

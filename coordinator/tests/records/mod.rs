@@ -7,9 +7,10 @@ pub mod values;
 
 use std::sync::Arc;
 
+use gangline_coordinator::core::accounts::Spent;
 use gangline_coordinator::core::credential::Role;
 use gangline_coordinator::core::effect::Write;
-use gangline_coordinator::store::{Chained, Meta, STORE_VERSION, record};
+use gangline_coordinator::store::{Chained, Meta, Numbered, STORE_VERSION, record};
 
 /// Any record.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +21,9 @@ pub enum Value {
     Row(&'static str, Write),
     /// An entry of the audit log.
     Audit(Chained),
+    Notice(Numbered),
+    /// A line of the books.
+    Spent(Spent),
 }
 
 impl Value {
@@ -28,6 +32,8 @@ impl Value {
             Value::Meta(version, meta) => record::encode_meta(&values::layout(*version), meta),
             Value::Row(_, write) => encode(write),
             Value::Audit(entry) => record::encode_audit(entry).unwrap(),
+            Value::Notice(numbered) => record::encode_notice(numbered).unwrap(),
+            Value::Spent(spent) => record::encode_spent(spent).unwrap(),
         }
     }
 
@@ -38,6 +44,8 @@ impl Value {
                 record::decode_meta(bytes).map(|(version, meta)| Value::Meta(version, meta))
             }
             Value::Audit(_) => record::decode_audit(bytes).map(Value::Audit),
+            Value::Notice(_) => record::decode_notice(bytes).map(Value::Notice),
+            Value::Spent(_) => record::decode_spent(bytes).map(Value::Spent),
             Value::Row(table, _) => {
                 record::decode(table, bytes).map(|write| Value::Row(table, write))
             }
@@ -59,12 +67,21 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::Usage(record) => record::encode_usage(record),
         Write::Pool(record) => record::encode_pool(record),
         Write::Idempotency(record) => record::encode_idempotency(record),
-        Write::Audit(_) => Err("the store puts an entry in its place first".to_owned()),
+        Write::Account(record) => record::encode_account(record),
+        Write::Webhook(record) => record::encode_webhook(record),
+        Write::Delivery(record) => record::encode_delivery(record),
+        Write::Spent(line) => record::encode_spent(line),
+        Write::Audit(_) | Write::Notice(_) => {
+            Err("the store puts an entry in its place first".to_owned())
+        }
         Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
         | Write::ForgetApiToken { .. }
         | Write::ForgetSecret { .. }
         | Write::ForgetPool { .. }
+        | Write::ForgetAccount { .. }
+        | Write::ForgetWebhook { .. }
+        | Write::ForgetDelivery { .. }
         | Write::ForgetAttempt { .. }
         | Write::ForgetGang { .. }
         | Write::ForgetJob { .. } => Err("a removal has no record".to_owned()),
@@ -134,6 +151,11 @@ pub fn all() -> Vec<Golden> {
         PROJECT = Value::Row("projects", Write::Project(values::project()));
         USAGE = Value::Row("usage", Write::Usage(values::usage()));
         POOL = Value::Row("pools", Write::Pool(values::pool()));
+        ACCOUNT = Value::Row("accounts", Write::Account(values::account()));
+        SPENT = Value::Spent(values::spent());
+        NOTICE = Value::Notice(values::notice());
+        WEBHOOK = Value::Row("webhooks", Write::Webhook(values::webhook()));
+        DELIVERY = Value::Row("deliveries", Write::Delivery(values::delivery()));
         IDEMPOTENCY = Value::Row("idempotency", Write::Idempotency(values::idempotency()));
     }
 }

@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, Generation, GpuId, JobId, MemberId, PortBlock};
 use gangline_common::time::{Stopwatch, Timestamp};
+use gangline_coordinator::core::accounts::{Account, Classes, HeldFor, Reading, Run, Spent};
 use gangline_coordinator::core::audit::AuditEntry;
 use gangline_coordinator::core::controls::{Changes, Hold};
 use gangline_coordinator::core::credential::{
     ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
+use gangline_coordinator::core::idle::IdlePolicy;
 use gangline_coordinator::core::job::{
     Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobRequest, JobState, Outcome,
     RayDriver, RayFacts, RayNode, Transition,
@@ -20,14 +22,18 @@ use gangline_coordinator::core::job::{
 use gangline_coordinator::core::node::{
     Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability,
 };
+use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::core::pools::PoolRecord;
 use gangline_coordinator::core::projects::{ProjectRecord, Quota};
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::core::usage::Usage;
+use gangline_coordinator::core::webhooks::{
+    DeadLetter, Delivery, WebhookKey, WebhookKind, WebhookRecord,
+};
 use gangline_coordinator::paths::ResolvedPaths;
 use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::record::Layout;
-use gangline_coordinator::store::{Chained, Meta};
+use gangline_coordinator::store::{Chained, Meta, Numbered};
 
 /// The canonical texts of two specs: what is stored is the text, byte for byte.
 pub const SPEC_SMALL: &str = r#"{"command":["true"],"grace_period":"30s","kind":"job","launcher":{"start_timeout":"5m","type":"ray"},"resources":{"gpus_per_node":0,"nnodes":1},"version":1}"#;
@@ -456,6 +462,7 @@ pub fn project() -> ProjectRecord {
             ("a".to_owned(), Quota { guaranteed: 8, maximum: Some(16) }),
             ("b".to_owned(), Quota { guaranteed: 0, maximum: None }),
         ]),
+        idle: IdlePolicy { warn_after_ms: Some(600_000), reclaim_after_ms: None },
         set_by: "root".to_owned(),
         set: FIRST,
     }
@@ -467,5 +474,83 @@ pub fn pool() -> PoolRecord {
         description: "8 x H100".to_owned(),
         set_by: "liu".to_owned(),
         set: FIRST,
+    }
+}
+
+pub fn account() -> Account {
+    let shares = [(MemberId::Head, 0, 0), (MemberId::Rank(1), 900_000, 450_000)];
+    let share = |(member, measured_ms, busy_ms)| {
+        (member, HeldFor { gpus: 8, ms: 120_000, reading: Reading { measured_ms, busy_ms } })
+    };
+    Account {
+        gang: "g-7f3k2".parse().unwrap(),
+        epoch: Epoch { era: 2, n: 1 },
+        pool: "h100-a".to_owned(),
+        held: Stopwatch { since: FIRST, before_ms: 7_000 },
+        run: Some(Run { startup_ms: 30_000, ran_ms: 90_000, lost_ms: 5_000 }),
+        shares: shares.into_iter().map(share).collect(),
+    }
+}
+
+pub fn spent() -> Spent {
+    Spent {
+        gang: "g-7f3k2".parse().unwrap(),
+        epoch: Epoch { era: 2, n: 1 },
+        job: "j-7f3k2".parse().unwrap(),
+        attempt: 3,
+        user: "alice".to_owned(),
+        project: "rlhf".to_owned(),
+        pool: "h100-a".to_owned(),
+        from_wall_ms: FIRST.wall_ms,
+        shares: vec![(8, 21), (1, 0)],
+        classes: Classes {
+            productive_ms: 100,
+            idle_ms: 20,
+            unmeasured_ms: 30,
+            startup_ms: 10,
+            lost_ms: 5,
+            stopping_ms: 3,
+        },
+    }
+}
+
+pub fn notice() -> Numbered {
+    let notice = Notice {
+        wall_ms: FIRST.wall_ms,
+        kind: "job.failed".to_owned(),
+        object: "job j-7f3k2".to_owned(),
+        project: Some("rlhf".to_owned()),
+        reason: "rank 1".to_owned(),
+    };
+    Numbered { era: 2, sequence: 7, notice }
+}
+
+pub fn webhook() -> WebhookRecord {
+    WebhookRecord {
+        key: WebhookKey { project: Some("rlhf".to_owned()), name: "team".to_owned() },
+        kind: WebhookKind::Slack,
+        shown: "https://a.b".to_owned(),
+        sealed: Sealed(vec![0x5e; 4]),
+        events: vec!["job.*".to_owned()],
+        set_by: "alice".to_owned(),
+        set: FIRST,
+    }
+}
+
+pub fn delivery() -> Delivery {
+    let letter = DeadLetter {
+        id: "2-6".to_owned(),
+        kind: "job.failed".to_owned(),
+        object: "job j-1".to_owned(),
+        wall_ms: FIRST.wall_ms,
+        attempts: 16,
+        cause: "it answered 500".to_owned(),
+    };
+    Delivery {
+        key: WebhookKey { project: None, name: "ops".to_owned() },
+        cursor: 300,
+        delivered: 290,
+        missed: 2,
+        dead: vec![letter],
     }
 }

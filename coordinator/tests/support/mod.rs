@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+mod intervals;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,12 +16,13 @@ use gangline_common::ids::{
 };
 use gangline_common::time::Timestamp;
 use gangline_coordinator::core::Core;
+use gangline_coordinator::core::accounts::{Reading, Spent};
 use gangline_coordinator::core::controls::Control;
 use gangline_coordinator::core::credential::{JoinTokenRecord, Principal, Role};
 use gangline_coordinator::core::effect::{Answer, Desired, DesiredGuest, Effects, Push, Write};
 use gangline_coordinator::core::event::{
     CheckpointWord, EntrypointFact, Event, GangFacts, GuestFact, GuestWord, Join, Report,
-    Submission,
+    Submission, UsageWord,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::health::ClearedCondition;
@@ -27,11 +30,13 @@ use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
+use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::core::pools::PoolChange;
 use gangline_coordinator::core::projects::{ProjectChange, Quota};
 use gangline_coordinator::paths::{Asker, PathRules, resolve_paths};
 use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::record;
+use intervals::Intervals;
 
 /// A node's agent, as far as the core can tell it from a real one.
 #[derive(Default)]
@@ -66,6 +71,10 @@ pub struct Fleet {
     pub cleared: Vec<BTreeSet<ClearedCondition>>,
     next: u64,
     marks: Watermarks,
+    intervals: Intervals,
+    /// Every line of the books so far.
+    pub books: Vec<Spent>,
+    pub notices: Vec<Notice>,
 }
 
 pub fn alice() -> Principal {
@@ -84,6 +93,9 @@ impl Fleet {
             cleared: Vec::new(),
             next: 1,
             marks: Watermarks::default(),
+            intervals: Intervals::default(),
+            books: Vec::new(),
+            notices: Vec::new(),
         }
     }
 
@@ -97,9 +109,16 @@ impl Fleet {
         let mut out = Effects::default();
         let shown = format!("{event:?}");
         self.core.step(event, self.now, &mut out);
+        let lines = self.books.len();
         for write in &out.writes {
             self.replayed.restore(through_the_codec(write));
+            match write {
+                Write::Spent(spent) => self.books.push(spent.clone()),
+                Write::Notice(notice) => self.notices.push(notice.clone()),
+                _ => {}
+            }
         }
+        self.intervals.look(&self.core, &self.books[lines..], self.now);
         assert_eq!(stored(&self.core), stored(&self.replayed), "replay differs after {shown}");
         assert_eq!(violations(&self.core), Vec::<String>::new(), "after {shown}");
         let marks = Watermarks::of(&self.core);
@@ -362,7 +381,7 @@ impl Fleet {
         self.change_project(project, ProjectChange { quotas, ..Default::default() })
     }
 
-    fn change_project(&mut self, project: &str, change: ProjectChange) -> Answer {
+    pub fn change_project(&mut self, project: &str, change: ProjectChange) -> Answer {
         let (request, name) = (self.number(), project.to_owned());
         let change = Box::new(change);
         self.step(Event::SetProject { request, name, change, actor: alice() });
@@ -453,6 +472,48 @@ impl Fleet {
         report.checkpoints.push(CheckpointWord { key, name: name.to_owned(), age_ms });
         let (node, session) = self.session(&node).expect("it is connected");
         self.step(Event::Reported { node, session, report });
+    }
+
+    /// The agent of every member of the job that runs reports what it has measured so far: GPU-ms.
+    pub fn measure(&mut self, id: &str, measured_ms: u64, busy_ms: u64) {
+        let gang = self.job(id).gang.clone();
+        let names: Vec<String> = self.agents.keys().cloned().collect();
+        for name in names {
+            let mut report = self.agents[&name].report();
+            let running = |key: &&MemberKey| {
+                key.gang == gang
+                    && matches!(self.agents[&name].members[*key], Phase::Running { .. })
+            };
+            let members = self.agents[&name].members.keys().filter(running);
+            let reading = Reading { measured_ms, busy_ms };
+            report.usage = members.map(|key| UsageWord { key: key.clone(), reading }).collect();
+            let Some((node, session)) = self.session(&name) else { continue };
+            self.step(Event::Reported { node, session, report });
+        }
+    }
+
+    /// The coordinator starts anew from what it has stored; every session is gone.
+    pub fn restart(&mut self) {
+        let mut restored = Core::new(1, self.now);
+        let again = stored(&self.replayed)
+            .into_iter()
+            .chain(self.replayed.join_tokens().cloned().map(Write::JoinToken));
+        for mut write in again.collect::<Vec<_>>() {
+            write.begin_again(self.now, false);
+            restored.restore(write);
+        }
+        self.core = restored;
+        self.replayed = Core::new(1, self.now);
+        for write in stored(&self.core) {
+            self.replayed.restore(write);
+        }
+        self.marks = Watermarks::of(&self.core);
+    }
+
+    /// The kinds of notices so far that are about an object.
+    pub fn told_of(&self, object: &str) -> Vec<&str> {
+        let about = self.notices.iter().filter(|notice| notice.object == object);
+        about.map(|notice| notice.kind.as_str()).collect()
     }
 
     pub fn exit_ranks(&mut self, id: &str, code: i32) {
@@ -620,7 +681,14 @@ impl ModelAgent {
             fact: fact.clone(),
         });
         let (members, guests) = (members.collect(), guests.collect());
-        Report { held: self.held, members, gangs, guests, checkpoints: Vec::new() }
+        Report {
+            held: self.held,
+            members,
+            gangs,
+            guests,
+            checkpoints: Vec::new(),
+            usage: Vec::new(),
+        }
     }
 }
 
@@ -668,7 +736,15 @@ pub fn through_the_codec(write: &Write) -> Write {
         Write::Usage(usage) => ("usage", record::encode_usage(usage)),
         Write::Pool(pool) => ("pools", record::encode_pool(pool)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
+        Write::Account(account) => ("accounts", record::encode_account(account)),
+        Write::Webhook(webhook) => ("webhooks", record::encode_webhook(webhook)),
+        Write::Delivery(delivery) => ("deliveries", record::encode_delivery(delivery)),
         Write::Audit(_)
+        | Write::Notice(_)
+        | Write::Spent(_)
+        | Write::ForgetAccount { .. }
+        | Write::ForgetWebhook { .. }
+        | Write::ForgetDelivery { .. }
         | Write::ForgetIdempotency { .. }
         | Write::ForgetJoinToken { .. }
         | Write::ForgetApiToken { .. }
@@ -702,7 +778,7 @@ pub fn stored(core: &Core) -> Vec<Write> {
     let secrets = core.secrets().cloned().map(Write::Secret);
     let projects = core.projects().cloned().map(Write::Project);
     let usage = core.usage().cloned().map(Write::Usage);
-    let projects = projects.chain(usage);
+    let projects = projects.chain(usage).chain(core.accounts().cloned().map(Write::Account));
     let pools = core.pools().cloned().map(Write::Pool);
     let jobs = jobs.chain(attempts).chain(gangs);
     jobs.chain(nodes).chain(secrets).chain(projects).chain(pools).collect()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, GangId, Generation, GpuId, JobId, MemberKey, NodeId, PortBlock};
 use gangline_core::Core;
+use gangline_core::accounts::Spent;
 use gangline_core::effect::{Desired, Push, Write};
 use gangline_core::gang::{EndHow, Gang, GangState, Phase};
 use gangline_core::invariants::violations;
@@ -13,6 +14,7 @@ use gangline_core::job::{HISTORY_LIMIT, JobState, Outcome};
 use gangline_core::node::{Lifecycle, Node, Reachability};
 
 use crate::agent::{Contact, Hash};
+use crate::books::Counted;
 use crate::disk::Disk;
 use crate::process::Process;
 use crate::world::World;
@@ -35,6 +37,7 @@ pub struct Checks {
     pub jobs: BTreeMap<JobId, JobState>,
     gangs: BTreeMap<GangId, Arc<Gang>>,
     pub nodes: BTreeMap<NodeId, Arc<Node>>,
+    pub books: Counted,
     /// When the job entered its state.
     since_ms: BTreeMap<JobId, u64>,
 
@@ -117,6 +120,7 @@ impl World<'_> {
                 Write::Gang(gang) => self.check_gang(gang),
                 Write::Node(node) => self.check_node(node),
                 Write::Attempt(attempt) => self.check_attempt(&attempt),
+                Write::Spent(spent) => self.check_line(&spent),
                 Write::ForgetJob { id } => self.check_forgotten(&id),
                 Write::ForgetGang { id } => {
                     self.checks.gangs.remove(&id);
@@ -221,7 +225,18 @@ impl World<'_> {
                 self.fail(|| over);
             }
         }
+        self.checks.books.see_gang(&gang, self.now_ms);
         self.checks.gangs.insert(gang.id.clone(), gang);
+    }
+
+    /// What an allocation cost is the time in which its GPUs were held.
+    fn check_line(&mut self, spent: &Spent) {
+        let differs = self.checks.books.see_line(spent, self.now_ms);
+        // Over a start of the machine only the wall clock tells how long it was.
+        if let Some(differs) = differs.filter(|_| !self.weather.has_rebooted) {
+            self.fail(|| differs);
+        }
+        self.tally.note("line of the books compared");
     }
 
     fn note_given_up(&mut self, how: &EndHow) {
@@ -316,6 +331,7 @@ impl World<'_> {
 
     /// What a start found on the disk: everything that was acknowledged.
     pub fn check_after_start(&mut self) {
+        self.checks.books.crashed();
         let Some(coordinator) = &self.coordinator else { return };
         let core = &coordinator.core;
         self.checks.jobs = core.jobs().map(|job| (job.id.clone(), job.state)).collect();
@@ -342,6 +358,7 @@ impl World<'_> {
     /// F46: what the older copy does not know was never promised by it. No gang of which it knows
     /// less than was may be judged by it.
     pub fn checks_after_restore(&mut self, older: &Disk) {
+        self.checks.books.restored();
         let core = older.core(self.clock.at(self.now_ms), self.settings.codec);
         let known: BTreeMap<GangId, Arc<Gang>> =
             core.gangs().map(|gang| (gang.id.clone(), gang.clone())).collect();
@@ -631,5 +648,6 @@ fn stored(core: &Core) -> Vec<Write> {
     let gangs = core.gangs().cloned().map(Write::Gang);
     let projects = core.projects().cloned().map(Write::Project);
     let usage = core.usage().cloned().map(Write::Usage);
+    let usage = usage.chain(core.accounts().cloned().map(Write::Account));
     jobs.chain(attempts).chain(gangs).chain(nodes).chain(projects).chain(usage).collect()
 }

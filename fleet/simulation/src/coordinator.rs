@@ -192,6 +192,7 @@ impl World<'_> {
             self.disk.apply(write);
             self.check_committed(write);
         }
+        self.checks.books.committed();
         if hit == Some(Hit::AfterCommit) {
             self.tally.note("fault: coordinator killed after a commit, before anybody was told");
             return self.kill_coordinator();

@@ -6,6 +6,7 @@ use gangline_common::ids::{GangId, JobId, NodeId};
 use gangline_common::time::Timestamp;
 use gangline_core::Core;
 use gangline_core::effect::Write;
+use gangline_core::webhooks::WebhookKey;
 
 /// Name of one record. The order is that in which a store gives its tables back.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,6 +21,9 @@ pub(crate) enum Key {
     Project(String),
     Usage(String),
     Pool(String),
+    Account(GangId),
+    Webhook(WebhookKey),
+    Delivery(WebhookKey),
     Idempotency(String, String),
 }
 
@@ -49,10 +53,16 @@ impl Disk {
             Write::Secret(secret) => Key::Secret(secret.project.clone(), secret.name.clone()),
             Write::Project(project) => Key::Project(project.name.clone()),
             Write::Usage(usage) => Key::Usage(usage.project.clone()),
+            Write::Account(account) => Key::Account(account.gang.clone()),
+            Write::ForgetAccount { gang } => return self.forget(&Key::Account(gang.clone())),
+            Write::Webhook(webhook) => Key::Webhook(webhook.key.clone()),
+            Write::ForgetWebhook { key } => return self.forget(&Key::Webhook(key.clone())),
+            Write::Delivery(delivery) => Key::Delivery(delivery.key.clone()),
+            Write::ForgetDelivery { key } => return self.forget(&Key::Delivery(key.clone())),
             Write::Pool(pool) => Key::Pool(pool.name.clone()),
             Write::ForgetPool { name } => return self.forget(&Key::Pool(name.clone())),
             Write::Idempotency(entry) => Key::Idempotency(entry.user.clone(), entry.key.clone()),
-            Write::Audit(_) => return,
+            Write::Audit(_) | Write::Notice(_) | Write::Spent(_) => return,
             Write::ForgetIdempotency { user, key } => {
                 return self.forget(&Key::Idempotency(user.clone(), key.clone()));
             }

@@ -7,6 +7,7 @@
 
 pub mod agent;
 mod agent_driver;
+mod books;
 pub mod campaign;
 mod checks;
 mod clock;

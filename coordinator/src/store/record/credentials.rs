@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{TimeV1, seal, seal_as, unseal, unseal_as};
 use crate::core::audit::AuditEntry;
 use crate::core::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role};
+use crate::core::idle::IdlePolicy;
 use crate::core::projects::{ProjectRecord, Quota};
 use crate::core::secrets::{Sealed, SecretRecord};
 use crate::core::usage::Usage;
@@ -247,8 +248,9 @@ impl From<SecretV1> for SecretRecord {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-pub(super) struct ProjectV1 {
+/// Read only: before projects said anything about idle GPUs.
+#[derive(Deserialize)]
+struct ProjectV1 {
     name: String,
     max_priority: u8,
     /// Guaranteed and maximum GPUs by pool.
@@ -257,8 +259,20 @@ pub(super) struct ProjectV1 {
     set: TimeV1,
 }
 
+#[derive(Serialize, Deserialize)]
+struct ProjectV2 {
+    name: String,
+    max_priority: u8,
+    /// Guaranteed and maximum GPUs by pool.
+    quotas: BTreeMap<String, (u32, Option<u32>)>,
+    idle_warn_after_ms: Option<u64>,
+    idle_reclaim_after_ms: Option<u64>,
+    set_by: String,
+    set: TimeV1,
+}
+
 pub fn encode_project(record: &ProjectRecord) -> Result<Vec<u8>, String> {
-    seal(&ProjectV1 {
+    let project = ProjectV2 {
         name: record.name.clone(),
         max_priority: record.max_priority,
         quotas: record
@@ -266,13 +280,33 @@ pub fn encode_project(record: &ProjectRecord) -> Result<Vec<u8>, String> {
             .iter()
             .map(|(pool, quota)| (pool.clone(), (quota.guaranteed, quota.maximum)))
             .collect(),
+        idle_warn_after_ms: record.idle.warn_after_ms,
+        idle_reclaim_after_ms: record.idle.reclaim_after_ms,
         set_by: record.set_by.clone(),
         set: record.set.into(),
-    })
+    };
+    seal_as(2, &project)
 }
 
-impl From<ProjectV1> for ProjectRecord {
-    fn from(record: ProjectV1) -> Self {
+pub(super) fn decode_project(bytes: &[u8]) -> Result<ProjectRecord, String> {
+    if bytes.first() == Some(&1) {
+        let ProjectV1 { name, max_priority, quotas, set_by, set } = unseal(bytes)?;
+        let (idle_warn_after_ms, idle_reclaim_after_ms) = (None, None);
+        return Ok(ProjectRecord::from(ProjectV2 {
+            name,
+            max_priority,
+            quotas,
+            idle_warn_after_ms,
+            idle_reclaim_after_ms,
+            set_by,
+            set,
+        }));
+    }
+    unseal_as::<ProjectV2>(2, bytes).map(Into::into)
+}
+
+impl From<ProjectV2> for ProjectRecord {
+    fn from(record: ProjectV2) -> Self {
         ProjectRecord {
             name: record.name,
             max_priority: record.max_priority,
@@ -281,6 +315,10 @@ impl From<ProjectV1> for ProjectRecord {
                 .into_iter()
                 .map(|(pool, (guaranteed, maximum))| (pool, Quota { guaranteed, maximum }))
                 .collect(),
+            idle: IdlePolicy {
+                warn_after_ms: record.idle_warn_after_ms,
+                reclaim_after_ms: record.idle_reclaim_after_ms,
+            },
             set_by: record.set_by,
             set: record.set.into(),
         }

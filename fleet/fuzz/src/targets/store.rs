@@ -84,7 +84,7 @@ fn copies(goldens: &[Golden]) -> anyhow::Result<Target> {
         .iter()
         .filter_map(|golden| match &golden.value {
             Value::Row(table, _) => Some((*table, golden.stored())),
-            Value::Meta(..) | Value::Audit(_) => None,
+            Value::Meta(..) | Value::Audit(_) | Value::Notice(_) | Value::Spent(_) => None,
         })
         .collect();
     let mut counts = Counts::new();
