@@ -34,6 +34,7 @@ use crate::server::{Parts, Server};
 use crate::space::Space;
 use crate::store::{Store, StoreError};
 use crate::trees::Trees;
+use crate::webhooks;
 
 /// How long a start waits for another process that has the store open, and how often it looks.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
@@ -68,6 +69,7 @@ impl Coordinator {
         let outbox = Outbox::new(sealer.clone());
         let audit = store.audit_log();
         let reader = store.reader();
+        let (notices, books) = (reader.notices(), reader.books());
         let meters = Meters::new()?;
         let driver = driver::start(store, outbox.clone(), meters.clone())?;
         let admin_token = config.state_dir.join("admin.token");
@@ -103,6 +105,15 @@ impl Coordinator {
             .await
             .with_context(|| format!("binding the HTTP address {}", config.http))?;
         let http_address = socket.local_addr()?;
+        let telling = webhooks::Parts {
+            driver: driver.handle.clone(),
+            board: driver.board.clone(),
+            notices: notices.clone(),
+            sealer: sealer.clone(),
+            cluster: cluster.clone(),
+            pace: webhooks::Pace::default(),
+        };
+        tokio::spawn(webhooks::run(telling));
         let state = ApiState {
             driver: driver.handle,
             board: driver.board,
@@ -125,6 +136,8 @@ impl Coordinator {
             cluster,
             started: Timestamp::now(),
             audit,
+            notices,
+            books,
         };
         let router = api::router(Arc::new(state));
         tokio::spawn(listener::serve(socket, router, https));

@@ -27,5 +27,6 @@ pub mod session;
 pub mod space;
 pub mod store;
 pub mod trees;
+pub mod webhooks;
 
 pub use gangline_core as core;

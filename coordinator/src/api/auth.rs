@@ -48,6 +48,10 @@ pub enum Action {
     ManageTokens,
     /// Set, delete and list, never read.
     ManageSecrets,
+    /// Those of one project.
+    ManageWebhooks,
+    /// Those that are told of everything.
+    ManageFleetWebhooks,
     ReadAudit,
 }
 
@@ -87,11 +91,10 @@ pub fn authorize(principal: &Principal, action: Action, object: &Object<'_>) -> 
     // What a role may do to anything at all.
     let able = match action {
         WhoAmI | ReadJobs | ReadNodes | ReadMetrics | ReadPackages | ReadProjects => true,
-        SubmitJob | StopJob | ControlJob | DeleteJob | WritePackage | ManageSecrets => {
-            role >= Role::Member
-        }
+        SubmitJob | StopJob | ControlJob | DeleteJob | WritePackage | ManageSecrets
+        | ManageWebhooks => role >= Role::Member,
         ReadAudit | MaintainNode | ManagePools => role >= Role::Operator,
-        RevokeNode | ManageTokens | ManageProjects => false,
+        RevokeNode | ManageTokens | ManageProjects | ManageFleetWebhooks => false,
     };
     let everybodys = role >= Role::Operator && matches!(action, ReadJobs | StopJob | ControlJob);
     match object {

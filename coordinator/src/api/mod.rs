@@ -9,6 +9,7 @@ mod code;
 mod controls;
 pub mod dialect;
 pub mod error;
+mod events;
 mod explain;
 mod follow;
 mod jobs;
@@ -26,7 +27,9 @@ mod secrets;
 mod streams;
 mod submit;
 mod tokens;
+mod usage;
 mod view;
+mod webhooks;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -65,7 +68,7 @@ use crate::packages::Packages;
 use crate::paths::PathRules;
 use crate::secrets::Sealer;
 use crate::space::Space;
-use crate::store::AuditLog;
+use crate::store::{AuditLog, Books, NoticeLog};
 use crate::trees::Trees;
 pub use alias::OLD_PATHS;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
@@ -100,6 +103,8 @@ pub struct ApiState {
     /// When this process began to serve.
     pub started: Timestamp,
     pub audit: AuditLog,
+    pub notices: NoticeLog,
+    pub books: Books,
 }
 
 /// What handlers share.
@@ -188,6 +193,12 @@ fn table() -> Vec<Route> {
         needs(ManageTokens, routes!(tokens::delete_token)),
         needs(ManageSecrets, routes!(secrets::list_secrets)),
         needs(ManageSecrets, routes!(secrets::set_secret, secrets::delete_secret)),
+        needs(ManageWebhooks, routes!(webhooks::list_webhooks)),
+        needs(ManageWebhooks, routes!(webhooks::set_webhook, webhooks::delete_webhook)),
+        needs(ManageWebhooks, routes!(webhooks::test_webhook)),
+        needs(ManageWebhooks, routes!(webhooks::dead_letters)),
+        needs(ReadNodes, routes!(events::list_events)),
+        needs(ReadProjects, routes!(usage::get_usage)),
         needs(ReadAudit, routes!(audit::list_audit)),
         needs(ReadAudit, routes!(audit::verify_audit)),
     ];

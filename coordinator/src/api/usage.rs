@@ -1,0 +1,196 @@
+//! What was used of the GPUs: the books, and what the allocations that there are have cost so far.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use axum::Json;
+use axum::extract::State;
+use gangline_common::time::{Timestamp, wall_text};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::auth::{Action, Caller, Object, authorize};
+use super::error::{ApiError, BAD_PARAMETER, Problem};
+use super::jobs::{ask, refused, unexpected};
+use super::{App, Params};
+use crate::core::accounts::{Classes, Spent};
+use crate::core::credential::Role;
+use crate::core::effect::Answer;
+use crate::core::event::Event;
+use crate::core::explain::Question;
+
+/// How far back a look goes, unless asked otherwise, and at most: seconds.
+const WINDOW_S: u64 = 7 * 24 * 3600;
+const MAX_WINDOW_S: u64 = 366 * 24 * 3600;
+/// Rows of one answer.
+const MAX_ROWS: usize = 10_000;
+
+/// Query of the usage.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct UsageParams {
+    /// What a row is: `project` when absent.
+    by: Option<By>,
+    /// How far back, in seconds; 604800 when absent, at most 31622400.
+    since_s: Option<u64>,
+    /// Only this project's.
+    project: Option<String>,
+}
+
+/// What a row is.
+#[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum By {
+    User,
+    Project,
+    Pool,
+    Job,
+}
+
+impl By {
+    fn key(self, spent: &Spent) -> String {
+        match self {
+            By::User => spent.user.clone(),
+            By::Project => spent.project.clone(),
+            By::Pool => spent.pool.clone(),
+            By::Job => spent.job.to_string(),
+        }
+    }
+}
+
+/// What was used. GPU-seconds; the classes of a row are all of what was allocated.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UsageView {
+    by: By,
+    /// RFC 3339.
+    since: String,
+    /// RFC 3339.
+    until: String,
+    /// The largest first.
+    rows: Vec<UsageRow>,
+    total: UsageRow,
+    /// Rows that are left out: there are more than 10000.
+    left_out: usize,
+}
+
+/// GPU-seconds.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UsageRow {
+    /// A user, project, pool or job; `total` for all together.
+    key: String,
+    jobs: usize,
+    attempts: usize,
+    /// From the allocation of GPUs until there was evidence that nothing was left on them.
+    allocated_gpu_s: f64,
+    /// A GPU was busy, and its work was kept.
+    productive_gpu_s: f64,
+    /// A GPU was not busy while its job ran.
+    idle_gpu_s: f64,
+    /// The job ran, and no reading says whether the GPU was busy.
+    unmeasured_gpu_s: f64,
+    /// From the allocation until the job ran.
+    startup_gpu_s: f64,
+    /// Run after the newest training checkpoint of an attempt that ended without success.
+    lost_gpu_s: f64,
+    /// From the end of the attempt until nothing of it was left.
+    stopping_gpu_s: f64,
+}
+
+#[derive(Default)]
+struct Sum {
+    jobs: BTreeSet<String>,
+    attempts: usize,
+    classes: Classes,
+}
+
+impl Sum {
+    fn add(&mut self, spent: &Spent, part: &Classes) {
+        self.jobs.insert(spent.job.to_string());
+        self.attempts += 1;
+        self.classes.add(part);
+    }
+
+    fn row(&self, key: String) -> UsageRow {
+        let seconds = |ms: u64| ms as f64 / 1000.0;
+        let classes = self.classes;
+        UsageRow {
+            key,
+            jobs: self.jobs.len(),
+            attempts: self.attempts,
+            allocated_gpu_s: seconds(classes.total_ms()),
+            productive_gpu_s: seconds(classes.productive_ms),
+            idle_gpu_s: seconds(classes.idle_ms),
+            unmeasured_gpu_s: seconds(classes.unmeasured_ms),
+            startup_gpu_s: seconds(classes.startup_ms),
+            lost_gpu_s: seconds(classes.lost_ms),
+            stopping_gpu_s: seconds(classes.stopping_ms),
+        }
+    }
+}
+
+/// What the caller's project has used; every project for operators.
+#[utoipa::path(get, path = "/api/v1/usage", params(UsageParams),
+    responses((status = 200, body = UsageView), (status = 403, response = Problem)))]
+pub(super) async fn get_usage(
+    State(shared): App,
+    Caller(principal): Caller,
+    Params(params): Params<UsageParams>,
+) -> Result<Json<UsageView>, ApiError> {
+    let own = Object::Project(&principal.project);
+    authorize(&principal, Action::ReadProjects, &own)?;
+    let window_s = params.since_s.unwrap_or(WINDOW_S);
+    if !(1..=MAX_WINDOW_S).contains(&window_s) {
+        return Err(ApiError::new(BAD_PARAMETER, format!("since_s is {window_s}"))
+            .hint(format!("use 1 to {MAX_WINDOW_S}")));
+    }
+    let (all, project) = (principal.role >= Role::Operator, principal.project.clone());
+    let mine = move |spent: &Spent| {
+        (all || spent.project == project)
+            && params.project.as_ref().is_none_or(|wanted| *wanted == spent.project)
+    };
+    let now = Timestamp::now();
+    let since_ms = now.wall_ms.saturating_sub(window_s * 1000);
+    // What ends between the two looks is in both: its line in the books is the last word.
+    let question = Question::Spent;
+    let open = match ask(&shared, |request| Event::Ask { request, question }).await? {
+        Ok(Answer::Spent(open)) => open,
+        Ok(other) => return Err(unexpected(&other)),
+        Err(rejected) => return Err(refused(&shared, &principal, rejected)),
+    };
+    let by = params.by.unwrap_or(By::Project);
+    let books = shared.api.books.clone();
+    let summed = tokio::task::spawn_blocking(move || {
+        let (mut sums, mut total): (BTreeMap<String, Sum>, Sum) = Default::default();
+        let mut add = |spent: &Spent| {
+            let part = spent.after(since_ms);
+            if part.total_ms() > 0 && mine(spent) {
+                sums.entry(by.key(spent)).or_default().add(spent, &part);
+                total.add(spent, &part);
+            }
+        };
+        let mut closed = BTreeSet::new();
+        books.since(since_ms, |spent| {
+            add(&spent);
+            closed.insert((spent.gang.clone(), spent.epoch));
+        })?;
+        let still = |spent: &&Spent| !closed.contains(&(spent.gang.clone(), spent.epoch));
+        open.iter().filter(still).for_each(&mut add);
+        Ok::<_, crate::store::books::BooksError>((sums, total))
+    });
+    let (sums, total) = summed
+        .await
+        .map_err(|error| ApiError::internal("reading the books", &error))?
+        .map_err(|error| ApiError::internal("reading the books", &error))?;
+    let mut rows: Vec<UsageRow> = sums.into_iter().map(|(key, sum)| sum.row(key)).collect();
+    rows.sort_by(|a, b| b.allocated_gpu_s.total_cmp(&a.allocated_gpu_s));
+    let left_out = rows.len().saturating_sub(MAX_ROWS);
+    rows.truncate(MAX_ROWS);
+    Ok(Json(UsageView {
+        by,
+        since: wall_text(since_ms),
+        until: wall_text(now.wall_ms),
+        rows,
+        total: total.row("total".to_owned()),
+        left_out,
+    }))
+}
