@@ -3,6 +3,7 @@
 mod diagnose;
 mod export;
 mod simulate;
+mod told;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use crate::trust::{self, Pin};
 pub use diagnose::Diagnose;
 pub use export::{Export, ExportCommand};
 pub use simulate::{QuotaWish, Simulate};
+pub use told::{By, Events, Scope, Usage, Webhook, WebhookCommand};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -181,6 +183,12 @@ pub enum Command {
     Project(Project),
     /// Secrets of your project, which jobs get as environment
     Secret(Secret),
+    /// Who is told of events: webhooks
+    Webhook(Webhook),
+    /// What has happened to jobs and nodes
+    Events(Events),
+    /// GPU-hours, and what became of them
+    Usage(Usage),
     /// Who did what: the audit log
     Audit(Audit),
     /// Keep address, CA and token of a coordinator for the next commands
@@ -337,7 +345,7 @@ pub enum ProjectCommand {
 /// Arguments of `gangline project set`.
 #[derive(Debug, ClapArgs)]
 #[command(group = clap::ArgGroup::new("decision").required(true).multiple(true)
-    .args(["max_priority", "pool", "no_quota"]))]
+    .args(["max_priority", "pool", "no_quota", "idle_warn", "idle_reclaim"]))]
 pub struct ProjectSettings {
     /// Name of the project
     pub project: String,
@@ -356,6 +364,12 @@ pub struct ProjectSettings {
     /// End the quota in this pool
     #[arg(long, value_name = "POOL", conflicts_with = "pool")]
     pub no_quota: Option<String>,
+    /// Event about jobs whose GPUs are idle for so long [default: 30m]
+    #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
+    pub idle_warn: Option<Duration>,
+    /// Stop jobs whose GPUs are idle for so long; with --idle-warn alone none are stopped
+    #[arg(long, value_name = "DURATION", value_parser = durations::parse)]
+    pub idle_reclaim: Option<Duration>,
 }
 
 fn parse_priority(text: &str) -> Result<u8, String> {

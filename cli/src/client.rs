@@ -189,6 +189,22 @@ impl Client {
         self.send(request).await.map(drop)
     }
 
+    /// PUT a JSON text; the answer is JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn put_json(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: String,
+    ) -> Result<Value, CliError> {
+        let request = self.request(Method::PUT, path, query).timeout(ANSWER_TIMEOUT);
+        let request = request.header(CONTENT_TYPE, "application/json").body(body);
+        let response = self.send(request.header(ACCEPT, "application/json")).await?;
+        self.read_json(response).await
+    }
+
     /// PATCH a JSON text; the answer is JSON.
     ///
     /// # Errors

@@ -25,7 +25,9 @@ mod simulate;
 mod submit;
 mod template;
 mod top;
+mod usage;
 mod wait;
+mod webhook;
 
 use std::io::Read;
 
@@ -140,6 +142,9 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             }
             PoolCommand::Rm { pool } => pool::delete(&client()?, &pool, screen).await,
         },
+        Command::Webhook(args) => webhook::run(&client()?, args.command, screen).await,
+        Command::Events(args) => webhook::events(&client()?, &args, screen).await,
+        Command::Usage(args) => usage::run(&client()?, &args, screen).await,
         Command::Audit(args) => match args.command {
             None => audit::list(&client()?, args.count, screen).await,
             Some(AuditCommand::Verify) => audit::verify(&client()?, screen).await,

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{check_selector, or_dash};
 use crate::args::ProjectSettings;
 use crate::client::Client;
-use crate::durations::local;
+use crate::durations::{local, short};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::table::Table;
@@ -71,6 +71,14 @@ pub(super) async fn set(
     if let Some(pool) = &settings.no_quota {
         body.insert("end_quotas".to_owned(), json!([pool]));
         said.push(format!("have no quota in pool {}", clean(pool)));
+    }
+    if settings.idle_warn.is_some() || settings.idle_reclaim.is_some() {
+        let seconds = |time: Option<std::time::Duration>| time.map(|time| time.as_secs());
+        let (warn, reclaim) = (seconds(settings.idle_warn), seconds(settings.idle_reclaim));
+        body.insert("idle".to_owned(), json!({ "warn_after_s": warn, "reclaim_after_s": reclaim }));
+        let after = reclaim
+            .map_or("are never stopped".to_owned(), |s| format!("are stopped after {}", short(s)));
+        said.push(format!("{after} when their GPUs are idle"));
     }
     client.put(&["projects", name], &[], "application/json", json!(body).to_string()).await?;
     screen.hint(&format!("jobs of {} {}", clean(name), said.join(", ")));

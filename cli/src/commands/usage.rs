@@ -1,0 +1,108 @@
+//! `usage`: what was used of the GPUs, and what became of it.
+
+use serde_json::Value;
+
+use super::items;
+use crate::args::{By, Usage};
+use crate::client::Client;
+use crate::errors::{CliError, exit};
+use crate::output::{Format, Screen};
+use crate::table::Table;
+use crate::terminal::clean;
+
+/// The titles of a table with this first column.
+macro_rules! titles {
+    ($first:literal) => {
+        [
+            $first,
+            "GPU-HOURS",
+            "PRODUCTIVE",
+            "IDLE",
+            "UNMEASURED",
+            "STARTUP",
+            "LOST",
+            "STOPPING",
+            "JOBS",
+            "ATTEMPTS",
+        ]
+    };
+}
+
+/// The classes in the order of their columns.
+const CLASSES: [&str; 6] = [
+    "productive_gpu_s",
+    "idle_gpu_s",
+    "unmeasured_gpu_s",
+    "startup_gpu_s",
+    "lost_gpu_s",
+    "stopping_gpu_s",
+];
+
+/// Show the usage.
+pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Result<u8, CliError> {
+    let mut query =
+        vec![("by", args.by.word().to_owned()), ("since_s", args.since.as_secs().to_string())];
+    query.extend(args.project.clone().map(|project| ("project", project)));
+    let answer = client.get(&["usage"], &query).await?;
+    let rows = items(&answer, "rows");
+    match screen.format() {
+        Format::Json => screen.json(&answer)?,
+        Format::Jsonl => rows.iter().try_for_each(|row| screen.json(row))?,
+        Format::Name => rows.iter().try_for_each(|row| screen.line(&clean(&key(row))))?,
+        Format::Table | Format::Wide => {
+            let titles: &[&str] = match args.by {
+                By::User => &titles!("USER"),
+                By::Project => &titles!("PROJECT"),
+                By::Pool => &titles!("POOL"),
+                By::Job => &titles!("JOB"),
+            };
+            let mut table = Table::new(titles, screen.width());
+            rows.iter().for_each(|row| table.row(cells(row)));
+            if let Some(total) = answer.get("total").filter(|_| rows.len() > 1) {
+                table.row(cells(total));
+            }
+            screen.print(&table.take())?;
+        }
+    }
+    let left_out = answer.get("left_out").and_then(Value::as_u64).unwrap_or(0);
+    if left_out > 0 {
+        screen.hint(&format!("{left_out} more rows are not shown"));
+    }
+    Ok(exit::OK)
+}
+
+fn key(row: &Value) -> String {
+    row.get("key").and_then(Value::as_str).unwrap_or("-").to_owned()
+}
+
+/// GPU-hours, and the classes as parts of them.
+fn cells(row: &Value) -> Vec<String> {
+    let seconds = |key: &str| row.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+    let count = |key: &str| row.get(key).and_then(Value::as_u64).unwrap_or(0).to_string();
+    let all = seconds("allocated_gpu_s");
+    let part = |class: &&str| match seconds(class) {
+        none if none <= 0.0 => "-".to_owned(),
+        some if some < all * 0.001 => "<0.1%".to_owned(),
+        some => format!("{:.1}%", some / all * 100.0),
+    };
+    let mut cells = vec![key(row), format!("{:.1}", all / 3600.0)];
+    cells.extend(CLASSES.iter().map(part));
+    cells.extend([count("jobs"), count("attempts")]);
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn classes_are_parts_of_the_hours() {
+        let row = json!({
+            "key": "rlhf", "jobs": 2, "attempts": 3, "allocated_gpu_s": 7200.0,
+            "productive_gpu_s": 5400.0, "idle_gpu_s": 1.0, "lost_gpu_s": 1799.0,
+        });
+        let expected = ["rlhf", "2.0", "75.0%", "<0.1%", "-", "-", "25.0%", "-", "2", "3"];
+        assert_eq!(cells(&row), expected);
+    }
+}
