@@ -327,12 +327,7 @@ impl<M: Members> Driver<M> {
         let Some(newest) = self.channels.samples.borrow().clone() else { return };
         let running =
             self.core.members().filter(|(_, member)| matches!(member.phase, Phase::Running { .. }));
-        let owned = running.flat_map(|(key, _)| {
-            let assignment = self.assignments.get(&(key.gang.clone(), key.epoch));
-            let members = assignment.into_iter().flat_map(|assignment| &assignment.members);
-            let member = members.filter(|member| member.member == key.member);
-            member.flat_map(|member| &member.gpus).map(move |gpu| (gpu, key))
-        });
+        let owned = running.flat_map(|(key, member)| member.gpus.iter().map(move |gpu| (gpu, key)));
         let (owners, now_ms) = (owned.collect(), Timestamp::now().boot_ms);
         self.meter.take(newest.number, &newest.sample, &owners, now_ms);
     }

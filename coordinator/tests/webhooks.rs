@@ -21,6 +21,7 @@ use gangline_coordinator::core::job::Transition;
 use gangline_coordinator::core::node::{Lifecycle, Node, Reachability};
 use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::driver;
+use gangline_coordinator::meters::Meters;
 use gangline_coordinator::outbox::Outbox;
 use gangline_coordinator::secrets::Sealer;
 use gangline_coordinator::store::Store;
@@ -451,12 +452,7 @@ async fn the_next_coordinator_goes_on_where_the_last_one_was() {
     let store = Store::open(&copy.path().join("store.redb"), true, "test").unwrap();
     let sealer = Sealer::open(&copy.path().join("secrets.key"), &store.secrets().unwrap()).unwrap();
     let notices = store.notices();
-    let driver = driver::start(
-        store,
-        Outbox::new(sealer.clone()),
-        gangline_coordinator::meters::Meters::new().unwrap(),
-    )
-    .unwrap();
+    let driver = driver::start(store, Outbox::new(sealer.clone()), Meters::new().unwrap()).unwrap();
     let parts = Parts {
         driver: driver.handle,
         board: driver.board,

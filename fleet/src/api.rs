@@ -63,6 +63,15 @@ impl Api {
         Ok((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
+    /// PUT of a JSON text; returns status and document.
+    pub async fn put(&self, path: &str, body: &str) -> anyhow::Result<(u16, Value)> {
+        let headers = [("content-type", "application/json")];
+        let response = self.send(Method::PUT, path, &headers, Some(body.to_owned())).await?;
+        let status = response.status().as_u16();
+        let text = response.text().await?;
+        Ok((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
     /// Submits a spec; returns the job id.
     pub async fn submit(&self, spec: &str) -> anyhow::Result<String> {
         let headers = [("content-type", "application/yaml")];

@@ -19,6 +19,7 @@ use super::gang::GangState;
 use super::job::Outcome;
 use super::node::{Cordon, Drain, Lifecycle, Node};
 use super::nodes::note;
+use super::notices::About;
 
 /// In whose name nodes are cordoned and drained here.
 pub const HEALTH: &str = "health";
@@ -170,6 +171,7 @@ impl Core {
         let news = news(&node.health, &health);
         for (word, text) in &news {
             note(&mut node, now, word, HEALTH, text.clone());
+            self.tell(&format!("node.{word}"), About::Node(&node), text, now, out);
         }
         let still: BTreeSet<ClearedCondition> =
             health.conditions.iter().map(Condition::key).collect();
@@ -253,7 +255,8 @@ impl Core {
             );
             if node.history.last().is_none_or(|last| last.text != text) {
                 let mut node = Node::clone(node);
-                note(&mut node, now, "not cordoned", HEALTH, text);
+                note(&mut node, now, "not cordoned", HEALTH, text.clone());
+                self.tell("node.not_cordoned", About::Node(&node), &text, now, out);
                 self.put(Write::Node(Arc::new(node)), out);
             }
             return;
@@ -295,6 +298,8 @@ impl Core {
         note(&mut node, now, word, HEALTH, why.to_owned());
         let actor = Actor { name: HEALTH, from: None };
         self.audit(actor, action, format!("node {}", node.name), why, now, out);
+        let reason = format!("by {HEALTH}: {why}");
+        self.tell(&format!("node.{word}"), About::Node(&node), &reason, now, out);
         self.put(Write::Node(Arc::new(node)), out);
         self.ask_for_scheduling();
     }

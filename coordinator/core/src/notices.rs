@@ -12,7 +12,7 @@ use super::node::Node;
 const REASON_LIMIT: usize = 1024;
 
 /// Every kind of notice.
-pub const KINDS: [&str; 18] = [
+pub const KINDS: [&str; 21] = [
     "job.running",
     "job.succeeded",
     "job.failed",
@@ -30,6 +30,9 @@ pub const KINDS: [&str; 18] = [
     "node.resumed",
     "node.revoked",
     "node.released",
+    "node.condition",
+    "node.healed",
+    "node.not_cordoned",
     "webhook.test",
 ];
 

@@ -8,6 +8,7 @@ use gangline_common::time::wall_text;
 use serde_json::{Value, json};
 
 use crate::board::Board;
+use crate::core::health::Level;
 use crate::core::node::Reachability;
 use crate::core::notices::Notice;
 
@@ -16,8 +17,9 @@ const LIFE_MS: u64 = 300_000;
 /// Alerts of one request.
 pub(super) const AT_ONCE: usize = 100;
 
-/// Name and severity of what becomes an alert by itself. `node.lost` goes on: see [`firing`].
-const NAMES: [(&str, &str, &str); 8] = [
+/// Name and severity of what becomes an alert by itself. Lost nodes and standing conditions go on: see
+/// [`firing`].
+const NAMES: [(&str, &str, &str); 9] = [
     ("job.failed", "GanglineJobFailed", "warning"),
     ("job.timeout", "GanglineJobTimeout", "info"),
     ("job.interrupted", "GanglineJobInterrupted", "warning"),
@@ -25,6 +27,7 @@ const NAMES: [(&str, &str, &str); 8] = [
     ("job.idle", "GanglineJobIdle", "warning"),
     ("node.revoked", "GanglineNodeRevoked", "warning"),
     ("node.released", "GanglineNodeReleased", "warning"),
+    ("node.not_cordoned", "GanglineNodeNotCordoned", "critical"),
     ("webhook.test", "GanglineTest", "info"),
 ];
 
@@ -86,8 +89,22 @@ impl Firing {
 /// Everything that goes on now, by what it is about.
 pub(super) fn firing(cluster: &str, board: &Board) -> BTreeMap<String, Firing> {
     let nodes = board.nodes().into_iter().map(|snapshot| snapshot.node);
-    let lost = nodes.filter(|node| node.reachability == Reachability::Lost && !node.revoked);
-    let firing = lost.map(|node| {
+    let nodes: Vec<_> = nodes.filter(|node| !node.revoked).collect();
+    let sick = nodes.iter().flat_map(|node| {
+        let standing = node.standing().filter(|condition| condition.level > Level::Warning);
+        standing.map(|condition| {
+            let object = format!("node {}", node.name);
+            let severity = if condition.level == Level::Fatal { "critical" } else { "warning" };
+            let mut labels = labels("GanglineNodeCondition", severity, cluster, &object);
+            labels.insert("rule", condition.rule.clone());
+            labels.insert("component", condition.component.clone());
+            let (summary, since_ms) = (condition.sentence(), condition.since_ms);
+            let name = format!("{object} {} {}", condition.rule, condition.component);
+            (name, Firing { labels, summary, since_ms })
+        })
+    });
+    let lost = nodes.iter().filter(|node| node.reachability == Reachability::Lost);
+    let lost = lost.map(|node| {
         let object = format!("node {}", node.name);
         let last = node.history.iter().rev().find(|entry| entry.state == "lost");
         let firing = Firing {
@@ -97,5 +114,5 @@ pub(super) fn firing(cluster: &str, board: &Board) -> BTreeMap<String, Firing> {
         };
         (object, firing)
     });
-    firing.collect()
+    sick.chain(lost).collect()
 }

@@ -1,0 +1,185 @@
+//! A webhook of a real coordinator that is killed: every event arrives, under one id; and the books
+//! survive with it.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use serde_json::{Value, json};
+use support::{SHORT, TestResult, built};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// In the address and in the key: must not be anywhere else.
+const CANARY: &str = "canary-2b7e151628aed2a6";
+
+/// An endpoint that refuses until it is well.
+#[derive(Clone, Default)]
+struct Endpoint {
+    is_well: Arc<AtomicBool>,
+    /// Every body that was taken.
+    taken: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Endpoint {
+    /// Its address.
+    async fn start(&self) -> anyhow::Result<String> {
+        let socket = TcpListener::bind("127.0.0.1:0").await?;
+        let address = socket.local_addr()?;
+        let endpoint = self.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = socket.accept().await {
+                let endpoint = endpoint.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = endpoint.serve(stream).await {
+                        eprintln!("endpoint: {error}");
+                    }
+                });
+            }
+        });
+        Ok(format!("http://{address}/{CANARY}"))
+    }
+
+    /// Requests of one connection, until its end.
+    async fn serve(&self, mut stream: TcpStream) -> anyhow::Result<()> {
+        let mut read = Vec::new();
+        loop {
+            let request = loop {
+                if let Some(request) = request(&read) {
+                    break request;
+                }
+                if stream.read_buf(&mut read).await? == 0 {
+                    return Ok(());
+                }
+            };
+            let (body, length) = request;
+            read.drain(..length);
+            let status = match self.is_well.load(Ordering::Relaxed) {
+                true => {
+                    self.lock().push(serde_json::from_slice(&body)?);
+                    "200 OK"
+                }
+                false => "503 Service Unavailable",
+            };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await?;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Value>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for an event; all that have come by then.
+    async fn until(&self, kind: &str, job: &str) -> anyhow::Result<Vec<Value>> {
+        let (end, object) = (Instant::now() + 2 * SHORT, format!("job {job}"));
+        loop {
+            let taken = self.lock().clone();
+            if taken.iter().any(|event| event["kind"] == kind && event["object"] == object) {
+                return Ok(taken);
+            }
+            anyhow::ensure!(Instant::now() < end, "no {kind} of {job} in {taken:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Body and length of the first request, once it is whole.
+fn request(read: &[u8]) -> Option<(Vec<u8>, usize)> {
+    let head = read.windows(4).position(|bytes| bytes == b"\r\n\r\n")? + 4;
+    let text = String::from_utf8_lossy(&read[..head]).to_lowercase();
+    let length = text.lines().find_map(|line| line.strip_prefix("content-length:"))?;
+    let length: usize = length.trim().parse().ok()?;
+    Some((read.get(head..head + length)?.to_vec(), head + length))
+}
+
+/// GPU-seconds of a job: all, and the classes together.
+async fn used(fleet: &Fleet, job: &str) -> anyhow::Result<(f64, f64)> {
+    let usage = fleet.api()?.get("/api/v1/usage?by=job").await?;
+    let rows = usage["rows"].as_array().cloned().unwrap_or_default();
+    let row = rows.iter().find(|row| row["key"] == job);
+    let Some(row) = row.and_then(Value::as_object) else { return Ok((0.0, 0.0)) };
+    let all = row["allocated_gpu_s"].as_f64().unwrap_or_default();
+    let classes =
+        row.iter().filter(|(key, _)| key.ends_with("_gpu_s") && *key != "allocated_gpu_s");
+    Ok((all, classes.filter_map(|(_, value)| value.as_f64()).sum()))
+}
+
+#[tokio::test]
+async fn kills_in_between_lose_no_event_and_no_gpu_time() -> TestResult {
+    let endpoint = Endpoint::default();
+    let url = endpoint.start().await?;
+    let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    fleet.add_agent(AgentOptions::worker("w0", 2)).await?;
+    let api = fleet.api()?;
+    let body = json!({ "url": url, "key": CANARY, "events": ["job.*"] }).to_string();
+    let (status, answer) = api.put("/api/v1/webhooks/ops?fleet=true", &body).await?;
+    anyhow::ensure!(status == 200, "{answer}");
+
+    let spec = |name: &str, command: &str| {
+        format!(
+            "name: {name}\nresources: {{nnodes: 1, gpus_per_node: 2}}\nlauncher: {{type: command}}\n\
+             command: [sh, -c, \"{command}\"]\n"
+        )
+    };
+    // What happens while nobody takes it, with a kill after each.
+    let mut jobs = Vec::new();
+    for number in 0..3 {
+        let job = api.submit(&spec(&format!("fails-{number}"), "sleep 1; exit 3")).await?;
+        api.wait_job(&job, &["FAILED"], SHORT).await?;
+        let before = used(&fleet, &job).await?;
+        fleet.kill_coordinator()?;
+        fleet.start_coordinator().await?;
+        // Its line may have been written before or after the kill; then it stays.
+        let end = Instant::now() + SHORT;
+        while used(&fleet, &job).await?.0 < 2.0 {
+            anyhow::ensure!(Instant::now() < end, "{before:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let (all, classes) = used(&fleet, &job).await?;
+        assert!((all - classes).abs() < 0.0001, "{all} GPU-s, {classes} in classes");
+        jobs.push(job);
+    }
+    assert!(endpoint.lock().is_empty());
+    endpoint.is_well.store(true, Ordering::Relaxed);
+    for job in &jobs {
+        endpoint.until("job.failed", job).await?;
+    }
+    // And once more while it is told.
+    let job = api.submit(&spec("last", "sleep 600")).await?;
+    endpoint.until("job.running", &job).await?;
+    fleet.kill_coordinator()?;
+    fleet.start_coordinator().await?;
+    api.wait_node("w0", "reachable", SHORT).await?;
+    let interrupted = Instant::now();
+    let processes = fleet.gang_processes();
+    let sleeps = processes.iter().find(|found| found.command.starts_with("sleep"));
+    let sleeps = sleeps.ok_or_else(|| anyhow::anyhow!("no job in {processes:?}"))?;
+    kill(sleeps.pid)?;
+    endpoint.until("job.interrupted", &job).await?;
+    println!("an interruption was told {:?} after it happened", interrupted.elapsed());
+    let taken = endpoint.until("job.failed", &job).await?;
+
+    let mut ids: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for event in &taken {
+        let (kind, object) = (event["kind"].to_string(), event["object"].to_string());
+        ids.entry(format!("{object} {kind}")).or_default().insert(event["id"].to_string());
+    }
+    assert!(ids.values().all(|ids| ids.len() == 1), "told under several ids: {ids:?}");
+    for job in jobs.iter().chain([&job]) {
+        for kind in ["job.running", "job.interrupted", "job.failed"] {
+            assert!(ids.contains_key(&format!("\"job {job}\" \"{kind}\"")), "{kind} of {job}");
+        }
+    }
+    let list = api.get("/api/v1/webhooks?fleet=true").await?;
+    assert_eq!(
+        (&list["webhooks"][0]["dead"], &list["webhooks"][0]["missed"]),
+        (&json!(0), &json!(0))
+    );
+    assert!(!list.to_string().contains(CANARY) && !fleet.coordinator_log().contains(CANARY));
+    fleet.assert_clean().await
+}
