@@ -237,7 +237,8 @@ fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<String> {
 
 /// Writes the configuration as docs/monitoring.md says, with shorter intervals.
 fn configure(fleet: &Fleet, directory: &Path) -> anyhow::Result<()> {
-    let create = ["token", "create", "--user", "prometheus", "--role", "viewer"];
+    let create =
+        ["token", "create", "--user", "prometheus", "--project", "default", "--role", "viewer"];
     let token = directory.join("token");
     std::fs::write(&token, gangline(fleet, &create)?.trim())?;
     let rules = directory.join("rules.yml");
@@ -301,6 +302,8 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     let api = fleet.api()?;
     let job = api.submit(SPEC).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
+    // The queue has metrics while a job waits.
+    let waiting = api.submit(&SPEC.replace("gpus_per_node: 1", "gpus_per_node: 4")).await?;
 
     configure(&fleet, directory.path())?;
     let prometheus = Prometheus::start(directory.path()).await?;
@@ -383,6 +386,7 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
             found.iter().any(|(_, value)| *value == 1.0)
         })
         .await?;
+    api.stop(&waiting).await?;
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], RAY).await?;
     drop(prometheus);
