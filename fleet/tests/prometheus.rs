@@ -1,7 +1,8 @@
 //! A real Prometheus in front of a real fleet: it finds everything by service discovery with a
 //! viewer's token, reads it, and has every name that the dashboards ask for.
 //!
-//! Needs the programs `prometheus` and `promtool`; says so where they are not there.
+//! Needs the programs `prometheus` and `promtool`; says so where they are not there. With
+//! `GANGLINE_LOOK_S=60` in the environment it waits for a minute, so that one can look at its pages.
 
 mod support;
 
@@ -369,6 +370,11 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     let rules = rules["data"]["groups"][0]["rules"].as_array().context("rules")?.clone();
     assert!(rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
 
+    if let Some(seconds) = std::env::var("GANGLINE_LOOK_S").ok().and_then(|s| s.parse().ok()) {
+        println!("look at {}", prometheus.api.base);
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
     // A node that is gone cannot be scraped, and the others can.
     fleet.kill_agent("b")?;
     let gone = |found: &[(BTreeMap<String, String>, f64)]| found.iter().any(|(_, v)| *v == 0.0);
@@ -376,10 +382,6 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     prometheus.until("gangline_node_up{node=\"b\"}", gone).await?;
     let others = prometheus.query("up{job=\"gangline-node\",instance!=\"b\"}").await?;
     assert!(others.len() == 2 && others.iter().all(|(_, value)| *value == 1.0), "{others:?}");
-    if let Some(seconds) = std::env::var("GANGLINE_LOOK_S").ok().and_then(|s| s.parse().ok()) {
-        println!("look at {}", prometheus.api.base);
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-    }
     fleet.start_agent("b")?;
     prometheus
         .until("up{job=\"gangline-node\",instance=\"b\"}", |found| {
