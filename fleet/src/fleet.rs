@@ -237,7 +237,8 @@ impl Fleet {
             text.push_str(&format!(
                 "\n[[gpu]]\nuuid = \"GPU-{fleet}-{agent}-{index}\"\nname = \"NVIDIA H100 80GB \
                  HBM3\"\nmemory_total_mib = 81559\nmemory_used_mib = 4\ngpu_util = {}\nmem_util = 3\n\
-                 temperature_c = {}\npower_w = 71.5\nsm_clock_mhz = 1980\nmem_clock_mhz = 2619\n",
+                 temperature_c = {}\npower_w = 71.5\nsm_clock_mhz = 1980\nmem_clock_mhz = 2619\n\
+                 clock_reasons = 1\n[gpu.gpm]\ntensor = 12.5\n",
                 index * 7,
                 30 + index,
             ));

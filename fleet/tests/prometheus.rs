@@ -1,7 +1,8 @@
 //! A real Prometheus in front of a real fleet: it finds everything by service discovery with a
 //! viewer's token, reads it, and has every name that the dashboards ask for.
 //!
-//! Needs the programs `prometheus` and `promtool`; says so where they are not there.
+//! Needs the programs `prometheus` and `promtool`; says so where they are not there. With
+//! `GANGLINE_LOOK_S=60` in the environment it waits for a minute, so that one can look at its pages.
 
 mod support;
 
@@ -237,7 +238,8 @@ fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<String> {
 
 /// Writes the configuration as docs/monitoring.md says, with shorter intervals.
 fn configure(fleet: &Fleet, directory: &Path) -> anyhow::Result<()> {
-    let create = ["token", "create", "--user", "prometheus", "--role", "viewer"];
+    let create =
+        ["token", "create", "--user", "prometheus", "--project", "default", "--role", "viewer"];
     let token = directory.join("token");
     std::fs::write(&token, gangline(fleet, &create)?.trim())?;
     let rules = directory.join("rules.yml");
@@ -301,6 +303,8 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     let api = fleet.api()?;
     let job = api.submit(SPEC).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
+    // The queue has metrics while a job waits.
+    let waiting = api.submit(&SPEC.replace("gpus_per_node: 1", "gpus_per_node: 4")).await?;
 
     configure(&fleet, directory.path())?;
     let prometheus = Prometheus::start(directory.path()).await?;
@@ -366,6 +370,11 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     let rules = rules["data"]["groups"][0]["rules"].as_array().context("rules")?.clone();
     assert!(rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
 
+    if let Some(seconds) = std::env::var("GANGLINE_LOOK_S").ok().and_then(|s| s.parse().ok()) {
+        println!("look at {}", prometheus.api.base);
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
     // A node that is gone cannot be scraped, and the others can.
     fleet.kill_agent("b")?;
     let gone = |found: &[(BTreeMap<String, String>, f64)]| found.iter().any(|(_, v)| *v == 0.0);
@@ -373,16 +382,13 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     prometheus.until("gangline_node_up{node=\"b\"}", gone).await?;
     let others = prometheus.query("up{job=\"gangline-node\",instance!=\"b\"}").await?;
     assert!(others.len() == 2 && others.iter().all(|(_, value)| *value == 1.0), "{others:?}");
-    if let Some(seconds) = std::env::var("GANGLINE_LOOK_S").ok().and_then(|s| s.parse().ok()) {
-        println!("look at {}", prometheus.api.base);
-        tokio::time::sleep(Duration::from_secs(seconds)).await;
-    }
     fleet.start_agent("b")?;
     prometheus
         .until("up{job=\"gangline-node\",instance=\"b\"}", |found| {
             found.iter().any(|(_, value)| *value == 1.0)
         })
         .await?;
+    api.stop(&waiting).await?;
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], RAY).await?;
     drop(prometheus);
