@@ -11,15 +11,24 @@ use crate::pattern::Pattern;
 static HANDLED: Pattern = Pattern::new(|| {
     Regex::new(
         r"(?ix)
-        \b(?: skipp(?:ed|ing) | caught | handled | ignor(?:ed|ing) | retrying | recovered | simulated
-            | try(?:ing)?\ again | falling\ back | fall\ back | fallback | opened\ again | reconnected
+        \b(?: skipp(?:ed|ing) | handled | ignor(?:ed|ing) | retrying | recovered | simulated
+            | trying\ again | falling\ back | fall\ back | fallback | opened\ again | reconnected
             | will\ (?:be\ )?(?:retr(?:y|ied)|try|continue|skip|use|fall|reconnect|start)
             | entering\ retry\ loop | still\ waiting | resum(?:ing|ed)\ normal | resolved\ after
             | starting\ (?:fresh|from\ (?:scratch|step\ 0)) | training\ from\ scratch
-            | continuing | went\ on | goes\ on | not\ fatal | non-fatal | harmless | can\ be\ ignored
-            | instead\ of\ failing | as\ expected | using\ (?:the\ )?default | will\ not\ be\ used )\b
+            | continuing | went\ on | goes\ on | not\ fatal | non-fatal | harmless
+            | can\ be\ (?:safely\ )?ignored | using\ (?:the\ )?default | will\ not\ be\ used )\b
+        | \bcaught(?:\s*$ | \s*[,.(] | \ (?:as|and|by)\b)
         | \.\.\.\ ok$ | ,\ ok$ | ->\ ok\b | \breward\ -?[0-9]
         ",
+    )
+    .ok()
+});
+
+/// It was tried for the last time.
+static GIVEN_UP: Pattern = Pattern::new(|| {
+    Regex::new(
+        r"(?i)giv(?:ing|en|e) up|gave up|exhausted|not retrying|no more (?:retries|attempts)|max(?:imum)? (?:number of )?(?:retries|attempts)|failed after|after [0-9]+ (?:retries|attempts|tries)|Max retries exceeded",
     )
     .ok()
 });
@@ -51,6 +60,9 @@ const GUESSES: [&str; 5] = [
 
 /// Whether the line says that the program lives on with its error.
 pub(crate) fn is_handled(text: &str) -> bool {
+    if GIVEN_UP.fits(text) {
+        return false;
+    }
     if HANDLED.fits(text) {
         return true;
     }
@@ -94,6 +106,9 @@ mod tests {
             "transport retry counter exceeded",
             "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
             "1/3 clients joined",
+            "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL",
+            "upload failed after 3 attempts, retrying does not help",
+            "Unhandled exception: N3c1016DistBackendErrorE",
         ] {
             assert!(!is_handled(text), "{text}");
         }
