@@ -199,6 +199,9 @@ fn an_sxid_says_itself_whether_it_is_fatal() {
             (condition.level, condition.component),
             (level, Component::switch("0000:05:00.0"))
         );
+        // What is fatal does not run out.
+        node.see_for(2 * DAY, &Reading::ClockOffset(0));
+        assert_eq!(node.level(Rule::Sxid), fatal.then_some(Level::Fatal));
     }
 }
 
