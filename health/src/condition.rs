@@ -1,5 +1,7 @@
 //! What the engine says: conditions, what cannot be seen, and the answer before a start.
 
+use std::collections::BTreeMap;
+
 use crate::clock::At;
 use crate::component::Component;
 use crate::latch::Raised;
@@ -28,6 +30,8 @@ pub struct Condition {
     pub advice: &'static str,
     /// What ends it.
     pub clears: &'static str,
+    /// No gang may start here while it stands (on this GPU, for one of a GPU). Never in shadow.
+    pub blocks_start: bool,
     /// The rule is only tried: show it, and do not act on it.
     pub shadow: bool,
 }
@@ -54,8 +58,18 @@ impl Condition {
             for_ms: at.since(raised.since.ms),
             advice: row.advice,
             clears: row.clears(bad.level),
+            blocks_start: !shadow && row.forbids_start(bad.level),
             shadow,
         }
+    }
+
+    /// Whether nobody need be told: the same condition as `before`, at most seen again with other
+    /// numbers.
+    pub fn says_the_same(&self, before: &Condition) -> bool {
+        let key = |c: &Condition| {
+            (c.rule, c.level, c.state, c.suggested_action, c.since_wall_ms, c.shadow)
+        };
+        key(self) == key(before) && self.component == before.component
     }
 }
 
@@ -66,6 +80,24 @@ pub struct Blind {
     /// `None`: no part at all gave such a reading.
     pub component: Option<Component>,
     pub why: String,
+}
+
+/// One line for each thing that cannot be seen and why, parts taken together:
+/// `fabric of gpu:GPU-0 and 7 more: not to be read here`.
+pub fn blind_lines(blind: &[Blind]) -> Vec<String> {
+    let mut together: BTreeMap<(Rule, &str), Vec<Option<&Component>>> = BTreeMap::new();
+    for Blind { rule, component, why } in blind {
+        together.entry((*rule, why.as_str())).or_default().push(component.as_ref());
+    }
+    let line = |((rule, why), parts): ((Rule, &str), Vec<Option<&Component>>)| {
+        let more = parts.len().saturating_sub(1);
+        match parts.first() {
+            Some(Some(first)) if more > 0 => format!("{rule} of {first} and {more} more: {why}"),
+            Some(Some(first)) => format!("{rule} of {first}: {why}"),
+            _ => format!("{rule}: {why}"),
+        }
+    };
+    together.into_iter().map(line).collect()
 }
 
 /// Whether a gang may start here now.

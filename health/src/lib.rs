@@ -42,7 +42,7 @@ use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 
 pub use component::Component;
-pub use condition::{Blind, Condition, Stale, StartCheck};
+pub use condition::{Blind, Condition, Stale, StartCheck, blind_lines};
 pub use latch::{MAX_EVIDENCE, MAX_REASON};
 pub use reading::Reading;
 pub use rule::{Action, Check, Level, Rule, State};
@@ -57,7 +57,7 @@ pub const MAX_PARTS: usize = 512;
 /// Most lines of [`Engine::blind`].
 pub const MAX_BLIND: usize = 256;
 /// Most conditions of [`Engine::conditions`]; the mildest are left out.
-pub const MAX_CONDITIONS: usize = 1024;
+pub const MAX_CONDITIONS: usize = 256;
 
 /// What the engine is told at its start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -112,7 +112,7 @@ impl Engine {
         Engine { config, clock, parts, registered: None, nccl, refused: 0, tidied: 0 }
     }
 
-    /// Takes in one reading.
+    /// Takes in one reading, once: the same one taken in again would count as a second one.
     pub fn observe(&mut self, reading: &Reading, now: Timestamp) {
         let at = self.clock.advance(now);
         self.tidy(at);
@@ -232,6 +232,21 @@ impl Engine {
             _ => {}
         }
         part.latches.get_mut(&rule).is_some_and(latch::Latch::clear)
+    }
+
+    /// As [`Engine::clear`], if it is the condition that began then: an order that comes late or twice
+    /// does not end a newer one.
+    pub fn clear_one(
+        &mut self,
+        rule: Rule,
+        component: &Component,
+        since_wall_ms: u64,
+        now: Timestamp,
+    ) -> bool {
+        let latch = self.parts.get(component).and_then(|part| part.latches.get(&rule));
+        let raised = latch.and_then(|latch| latch.raised.as_ref());
+        raised.is_some_and(|raised| raised.since.wall_ms == since_wall_ms)
+            && self.clear(rule, component, now)
     }
 
     /// Forgets a part that is no longer of this node, such as a mount of an earlier configuration.

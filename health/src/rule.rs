@@ -246,6 +246,11 @@ impl Row {
         }
     }
 
+    /// Whether a condition at `level` forbids the start of a gang.
+    pub fn forbids_start(&self, level: Level) -> bool {
+        self.before_start.is_some_and(|before| level >= before.forbids)
+    }
+
     /// Whether a condition at `level` stays until a person or a reboot ends it.
     pub(crate) fn keeps(&self, level: Level) -> bool {
         level == Level::Fatal || self.clearing == Clearing::Kept

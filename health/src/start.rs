@@ -20,11 +20,7 @@ impl Engine {
     pub fn start_check(&self, now: Timestamp, max_age_ms: u64) -> StartCheck {
         let at = self.clock.at(now);
         let mut check = StartCheck {
-            bad: self
-                .conditions(now)
-                .into_iter()
-                .filter(|c| forbids(c.rule, c.level) && !c.shadow)
-                .collect(),
+            bad: self.conditions(now).into_iter().filter(|c| c.blocks_start).collect(),
             ..StartCheck::default()
         };
         for rule in Rule::ALL {
@@ -130,8 +126,4 @@ impl Engine {
             Scope::Switch | Scope::Collector | Scope::Gang => false,
         }
     }
-}
-
-fn forbids(rule: Rule, level: crate::rule::Level) -> bool {
-    rule.row().before_start.is_some_and(|before| level >= before.forbids)
 }

@@ -4,7 +4,7 @@ use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 use gangline_health::reading::{Gpu, KernelClass, KernelLine, Nvlink, SharedRoot, Xid};
 use gangline_health::{
-    Engine, Level, MAX_BLIND, MAX_EVIDENCE, MAX_PARTS, MAX_REASON, Reading, Rule,
+    Engine, Level, MAX_BLIND, MAX_CONDITIONS, MAX_EVIDENCE, MAX_PARTS, MAX_REASON, Reading, Rule,
 };
 
 use crate::support::{HOUR, Node, gpu, gpu_part, port, shared_root, xid};
@@ -16,10 +16,11 @@ fn more_parts_than_can_be_followed_are_refused_and_said() {
         let gpu = Some(GpuId(format!("GPU-{index}")));
         node.see(&Reading::Xid(Xid { gpu, code: 79, text: None, job: None }));
     }
-    assert_eq!(node.conditions().len(), MAX_PARTS);
+    assert_eq!(node.conditions().len(), MAX_CONDITIONS);
     let blind = node.engine.blind(node.time());
     assert!(blind.len() <= MAX_BLIND + 2);
-    assert!(blind.iter().any(|b| b.why == "4488 readings of more parts than can be followed"));
+    let refused = format!("{} readings of more parts than can be followed", 5_000 - MAX_PARTS);
+    assert!(blind.iter().any(|b| b.why == refused));
     // Those that are followed go on.
     assert!(node.clear(Rule::XidFatal, &gpu_part(0)));
 }

@@ -62,6 +62,27 @@ fn an_operator_ends_a_fatal_xid_and_the_next_one_is_a_new_condition() {
 }
 
 #[test]
+fn an_order_to_end_a_condition_does_not_end_a_newer_one() {
+    let mut node = Node::new();
+    node.see(&xid(0, 79));
+    let old = node.condition(Rule::XidFatal).unwrap();
+    node.now += 5;
+    node.see(&xid(0, 79));
+    let seen_again = node.condition(Rule::XidFatal).unwrap();
+    assert!(seen_again.says_the_same(&old) && seen_again != old);
+    let end = |node: &mut Node| {
+        let now = node.time();
+        node.engine.clear_one(Rule::XidFatal, &gpu_part(0), old.since_wall_ms, now)
+    };
+    assert!(end(&mut node));
+    node.now += 1;
+    node.see(&xid(0, 79));
+    assert!(!end(&mut node));
+    let new = node.condition(Rule::XidFatal).unwrap();
+    assert!(!new.says_the_same(&old));
+}
+
+#[test]
 fn an_application_xid_leaves_the_node_alone_until_three_jobs_met_it() {
     let mut node = Node::new();
     for _ in 0..50 {
@@ -178,6 +199,9 @@ fn an_sxid_says_itself_whether_it_is_fatal() {
             (condition.level, condition.component),
             (level, Component::switch("0000:05:00.0"))
         );
+        // What is fatal does not run out.
+        node.see_for(2 * DAY, &Reading::ClockOffset(0));
+        assert_eq!(node.level(Rule::Sxid), fatal.then_some(Level::Fatal));
     }
 }
 

@@ -104,6 +104,7 @@ fn row_17_memory_and_its_pressure() {
     let pressed = |percent| Reading::Memory(Memory { pressure_full_avg10: percent, ..memory(900) });
     quiet(&pressed(Some(20.0)));
     quiet(&pressed(Some(f64::NAN)));
+    quiet(&pressed(Some(f64::INFINITY)));
     quiet(&pressed(None));
     polled(&pressed(Some(20.1)), &pressed(Some(0.0)), Rule::MemoryPressure, Level::Degraded);
 }

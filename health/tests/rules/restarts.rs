@@ -1,11 +1,11 @@
 //! What survives a restart of the agent, and what ends with a reboot.
 
 use gangline_common::ids::JobId;
-use gangline_health::reading::{Counter, Gpu, PhysicalState, Port, PortState, Xid};
+use gangline_health::reading::{Counter, Gpu, PhysicalState, Port, PortState, Ports, Xid};
 use gangline_health::{Level, Reading, Rule, Saved};
 
 use crate::support::{
-    DAY, HOUR, MINUTE, Node, gpu, gpu_id, gpu_part, gpu_set, port, port_part, xid,
+    DAY, HOUR, MINUTE, Node, gpu, gpu_id, gpu_part, gpu_set, port, port_part, ports, xid,
 };
 
 /// A node with something of everything.
@@ -84,6 +84,37 @@ fn the_third_flap_counts_over_restarts() {
         node.restart(HOUR);
     }
     assert_eq!(node.level(Rule::PortFlap), Some(Level::NoNewJobs));
+}
+
+#[test]
+fn a_reboot_begins_the_count_of_flaps_anew() {
+    let mut node = Node::new();
+    let mut seen = port(0);
+    node.port_for(1, &seen);
+    for _ in 0..2 {
+        node.grow(&mut seen, Counter::LinkDowned, 1);
+    }
+    node.reboot(300, "second");
+    node.port_for(1, &seen);
+    for flapped in [false, false, true] {
+        node.grow(&mut seen, Counter::LinkDowned, 1);
+        assert_eq!(node.level(Rule::PortFlap).is_some(), flapped);
+    }
+}
+
+#[test]
+fn what_was_once_there_is_missed_after_a_restart() {
+    let mut node = Node::new();
+    node.see_for(1, &Reading::Ports(ports(8)));
+    node.restart(10);
+    node.see_for(3, &Reading::Ports(Ports { umad: Some(0), ..ports(8) }));
+    assert_eq!(node.level(Rule::RdmaDevices), Some(Level::Degraded));
+    // A port that was up is expected to be up.
+    let down = Port { state: Some(PortState::Down), expected: None, ..port(0) };
+    node.port_for(1, &Port { expected: None, ..port(0) });
+    node.restart(10);
+    node.port_for(2, &down);
+    assert_eq!(node.level(Rule::PortState), Some(Level::Degraded));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The check before a start, and what cannot be seen.
 
 use gangline_health::reading::{Canary, Collector, Fabric, Gpu, Memory, Outcome};
-use gangline_health::{Check, Component, Config, Level, Reading, Rule, StartCheck};
+use gangline_health::{
+    Blind, Check, Component, Config, Level, Reading, Rule, StartCheck, blind_lines,
+};
 
 use crate::support::{
     Node, gpu, gpu_part, gpu_set, healthy, local_disk, memory, shared_root, usage, xid,
@@ -148,6 +150,16 @@ fn what_cannot_be_seen_forbids_nothing_and_is_said() {
     assert!(found.may_start(), "{:?}", found.stale);
     let said: Vec<_> = found.blind.iter().map(|b| (b.rule, b.component.clone())).collect();
     assert_eq!(said, [(Rule::Fabric, Some(gpu_part(2))), (Rule::Foreign, Some(gpu_part(2)))]);
+    assert_eq!(blind_lines(&found.blind)[0], "fabric of gpu:GPU-2: not to be read here");
+    let mut many = found.blind.clone();
+    many.extend(found.blind.iter().map(|b| Blind { component: Some(gpu_part(3)), ..b.clone() }));
+    assert_eq!(
+        blind_lines(&many),
+        [
+            "fabric of gpu:GPU-2 and 1 more: not to be read here",
+            "gpu-foreign of gpu:GPU-2 and 1 more: not to be read here",
+        ]
+    );
 }
 
 #[test]
