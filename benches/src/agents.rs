@@ -154,7 +154,9 @@ async fn answer(
                     }
                     None
                 }
-                CoordinatorMessage::LogAck(_) | CoordinatorMessage::Renewed(_) => None,
+                CoordinatorMessage::LogAck(_)
+                | CoordinatorMessage::Renewed(_)
+                | CoordinatorMessage::HealthCleared(_) => None,
             },
         };
         let Some(new) = news else { continue };
