@@ -39,6 +39,7 @@ pub struct Config {
     pub nvml_library: Option<PathBuf>,
     pub ports: PortBlock,
     pub shared_root: Option<PathBuf>,
+    pub sys_root: PathBuf,
     pub object_store_bytes: Option<u64>,
     pub on_sigterm: OnSigterm,
     pub metrics: metrics::Options,
@@ -60,6 +61,7 @@ impl Default for Config {
             nvml_library: None,
             ports: PortBlock { base: 20000, size: 12768 },
             shared_root: None,
+            sys_root: "/sys".into(),
             object_store_bytes: None,
             on_sigterm: OnSigterm::Auto,
             metrics: metrics::Options::default(),
@@ -194,6 +196,7 @@ impl Reader {
                 .text("ports", "write FIRST-LAST, such as 20000-32767", parse_ports)
                 .unwrap_or(default.ports),
             shared_root: self.directory("shared_root"),
+            sys_root: self.directory("sys_root").unwrap_or(default.sys_root),
             object_store_bytes: self.bytes("object_store_bytes"),
             on_sigterm: self
                 .text("on_sigterm", "write \"auto\", \"leave\" or \"stop\"", |text| match text {

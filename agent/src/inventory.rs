@@ -167,7 +167,7 @@ impl DoctorSubject {
             shared_root: config.shared_root.clone(),
             python,
             ports: config.ports,
-            roots: Roots::default(),
+            roots: Roots { sys: config.sys_root.clone(), ..Roots::default() },
         }
     }
 

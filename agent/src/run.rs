@@ -263,6 +263,7 @@ impl Agent {
         others.spawn(reaper::run());
         let nvml = open_nvml(config).await;
         let subject = DoctorSubject::of(config, resolve_program(&config.python));
+        let roots = subject.roots.clone();
         let standing = standing(config, &place);
         let (surveyor, survey) = Surveyor::begin(standing, nvml.clone(), subject).await;
         others.spawn(surveyor.run());
@@ -275,7 +276,7 @@ impl Agent {
         let sources = Sources {
             nvml: nvml.clone(),
             visible: survey.visible,
-            roots: Roots::default(),
+            roots,
             state_dir: config.state_dir.clone(),
             temp_root: config.temp_root.clone(),
             shared: Some(shared),
