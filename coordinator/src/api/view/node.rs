@@ -13,6 +13,7 @@ use crate::board::NodeSnapshot;
 use crate::core::gang::{Gang, Member};
 use crate::core::health::Condition;
 use crate::core::node::{Gpu, Lifecycle, Node, Reachability};
+use crate::ingest::telemetry::Counts;
 
 /// A node. What its agent has not yet told is null.
 #[derive(Debug, Serialize, ToSchema)]
@@ -122,6 +123,8 @@ pub struct NodeDetail {
     /// When the newest sample was taken, by the node's clock.
     pub sampled: Option<String>,
     pub host: Option<HostView>,
+    /// Null before the first sample.
+    pub telemetry: Option<TelemetryView>,
     /// Members of the jobs that the caller may see.
     #[schema(required = false)]
     pub members: Vec<NodeMemberView>,
@@ -191,15 +194,16 @@ pub struct HostView {
     pub shm_free_bytes: Option<u64>,
 }
 
-/// One reading of all counters of a node.
+/// What became of a node's samples since the coordinator began.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct SampleView {
-    /// By the node's clock.
-    pub time: String,
-    /// Samples lost since the one before.
-    pub dropped: u32,
-    pub host: HostView,
-    pub gpus: Vec<GpuSampleView>,
+pub struct TelemetryView {
+    pub received: u64,
+    /// Not sent, by the agent's own count.
+    pub dropped: u64,
+    /// Came too soon after the one before, and are in no chart.
+    pub hasty: u64,
+    /// Carried a time that was not now: shown with the time at which they came.
+    pub untimely: u64,
 }
 
 /// A member on a node.
@@ -208,17 +212,6 @@ pub struct NodeMemberView {
     pub job: String,
     #[serde(flatten)]
     pub member: MemberView,
-}
-
-impl SampleView {
-    pub(in crate::api) fn of(sample: &NodeSample) -> Self {
-        SampleView {
-            time: wall_text(sample.wall_ms),
-            dropped: sample.dropped,
-            host: host_view(sample),
-            gpus: sample.gpus.iter().map(GpuSampleView::of).collect(),
-        }
-    }
 }
 
 fn host_view(sample: &NodeSample) -> HostView {
@@ -251,6 +244,7 @@ impl GpuSampleView {
 pub(in crate::api) struct NodeFacts<'a> {
     pub snapshot: &'a NodeSnapshot,
     pub sample: Option<&'a NodeSample>,
+    pub counts: Option<Counts>,
     /// Whether the caller may see the job that owns a gang.
     pub sees: &'a dyn Fn(&Gang) -> bool,
     pub now: Timestamp,
@@ -264,6 +258,12 @@ impl NodeFacts<'_> {
             here.filter(|(_, member)| member.phase.holds_resources())
                 .map(|(id, member)| (&**gang, id, member))
         })
+    }
+
+    /// The node's one word, and how many of its GPUs are in use.
+    pub fn word(&self) -> (&'static str, usize) {
+        let in_use = self.holding().map(|(_, _, member)| member.gpus.len()).sum();
+        (self.snapshot.node.word(in_use, self.holding().count()), in_use)
     }
 
     fn gpu(&self, gpu: &Gpu) -> GpuView {
@@ -308,6 +308,12 @@ impl NodeFacts<'_> {
             history: history(&node.history),
             sampled: self.sample.map(|sample| wall_text(sample.wall_ms)),
             host: self.sample.map(host_view),
+            telemetry: self.counts.map(|counts| TelemetryView {
+                received: counts.received,
+                dropped: counts.dropped,
+                hasty: counts.hasty,
+                untimely: counts.untimely,
+            }),
             members: self
                 .holding()
                 .filter(|(gang, ..)| (self.sees)(gang))
@@ -325,12 +331,12 @@ impl NodeView {
     pub(in crate::api) fn of(facts: &NodeFacts<'_>) -> Self {
         let node: &Node = &facts.snapshot.node;
         let inventory = node.inventory.as_ref();
-        let in_use: usize = facts.holding().map(|(_, _, member)| member.gpus.len()).sum();
+        let (state, in_use) = facts.word();
         let roles = inventory.map(|i| [("head", i.head_role), ("worker", i.worker_role)]);
         NodeView {
             id: node.id.to_string(),
             name: node.name.clone(),
-            state: node.word(in_use, facts.holding().count()),
+            state,
             reachability: reachability_word(node.reachability),
             lifecycle: lifecycle_word(node.lifecycle),
             health: node.health_word(),
