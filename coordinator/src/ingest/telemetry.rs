@@ -194,7 +194,8 @@ mod tests {
 
     fn sample(wall_ms: u64, dropped: u32) -> NodeSample {
         let host = HostSample { cpu_busy_pct: Some(50.0), ..HostSample::default() };
-        NodeSample { wall_ms, dropped, host, gpus: vec![] }
+        let (gpus, ports, collectors) = (Vec::new(), Vec::new(), Vec::new());
+        NodeSample { wall_ms, dropped, interval_ms: 1000, host, gpus, ports, collectors }
     }
 
     fn id(name: &str) -> NodeId {

@@ -328,7 +328,10 @@ mod tests {
 
     fn node() -> Node {
         let host = HostSample::default();
-        Node::new(Arc::new(NodeSample { wall_ms: 0, dropped: 0, host, gpus: vec![] }))
+        let (gpus, ports, collectors) = (Vec::new(), Vec::new(), Vec::new());
+        let (wall_ms, dropped, interval_ms) = (0, 0, 1000);
+        let sample = NodeSample { wall_ms, dropped, interval_ms, host, gpus, ports, collectors };
+        Node::new(Arc::new(sample))
     }
 
     fn reading(gpus: &[(&str, f64)]) -> Reading {

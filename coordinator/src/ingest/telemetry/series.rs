@@ -197,23 +197,34 @@ fn gpu_reading(gpu: &GpuSample) -> GpuReading {
         gpu.temperature_c.map(f64::from),
         gpu.power_w.map(f64::from),
         gpu.sm_clock_mhz.map(f64::from),
-        None,
-        None,
-        None,
+        gpu.sm_active.map(f64::from),
+        gpu.tensor_active.map(f64::from),
+        both(gpu.nvlink_received_bytes_per_s, gpu.nvlink_sent_bytes_per_s).map(|b| b as f64),
     ]
 }
 
-fn network_bytes(_sample: &NodeSample) -> Option<u64> {
-    None
+/// In and out together; half of it is better than nothing.
+fn both(received: Option<u64>, sent: Option<u64>) -> Option<u64> {
+    match (received, sent) {
+        (Some(received), Some(sent)) => Some(received.saturating_add(sent)),
+        (one, other) => one.or(other),
+    }
 }
 
-fn rdma_bytes(_sample: &NodeSample) -> Option<u64> {
-    None
+fn network_bytes(sample: &NodeSample) -> Option<u64> {
+    both(sample.host.network_received_bytes, sample.host.network_sent_bytes)
+}
+
+/// Of all ports; absent when no port tells.
+fn rdma_bytes(sample: &NodeSample) -> Option<u64> {
+    let ports = sample.ports.iter().map(|port| both(port.received_bytes, port.sent_bytes));
+    ports.fold(None, both)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gangline_common::wire::v1::{HostSample, PortSample};
 
     fn through(packing: Packing, value: Option<f64>) -> Option<f64> {
         let mut bytes = Vec::new();
@@ -244,6 +255,41 @@ mod tests {
             let back = through(Packing::Rough, Some(value)).unwrap();
             assert!((back - value).abs() <= value / 256.0, "{value} came back as {back}");
         }
+    }
+
+    fn sample(wall_ms: u64, network: u64, ports: &[u64]) -> NodeSample {
+        let port = |bytes: &u64| PortSample {
+            device: "mlx5_0".to_owned(),
+            port: 1,
+            ethernet: None,
+            state: None,
+            physical_state: None,
+            rate_bytes_per_s: None,
+            received_bytes: Some(*bytes),
+            sent_bytes: Some(*bytes),
+            errors: None,
+            link_downed: None,
+            congestion: None,
+        };
+        let host = HostSample { network_sent_bytes: Some(network), ..HostSample::default() };
+        let (gpus, collectors) = (Vec::new(), Vec::new());
+        let ports = ports.iter().map(port).collect();
+        NodeSample { wall_ms, dropped: 0, interval_ms: 1000, host, gpus, ports, collectors }
+    }
+
+    #[test]
+    fn rates_are_between_two_samples() {
+        let rates = |old: &NodeSample, new: &NodeSample| {
+            let host = Reading::of(new, Some(old)).host;
+            (host[3], host[4])
+        };
+        let old = sample(1_000, 500, &[1000, 0]);
+        assert_eq!(rates(&old, &sample(3_000, 900, &[1500, 500])), (Some(200.0), Some(1000.0)));
+        // A counter that began anew, a clock that went back, ports that are gone.
+        assert_eq!(rates(&old, &sample(2_000, 0, &[2000, 0])), (None, Some(2000.0)));
+        assert_eq!(rates(&old, &sample(1_000, 900, &[1500, 500])), (None, None));
+        assert_eq!(rates(&old, &sample(2_000, 500, &[])), (Some(0.0), None));
+        assert_eq!(Reading::of(&old, None).host[3], None);
     }
 
     #[test]
