@@ -294,7 +294,56 @@ pub struct Node {
     /// Word of its health; absent where nobody judges it.
     pub health: Option<String>,
     pub conditions: Vec<Condition>,
+    /// What cannot be seen from inside its container.
+    pub blind: Vec<String>,
     pub telemetry: Option<Telemetry>,
+    pub gpu_details: Vec<GpuDetail>,
+    pub ports: Vec<Port>,
+    pub collectors: Vec<Collector>,
+}
+
+/// More readings of one GPU.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct GpuDetail {
+    pub uuid: String,
+    pub lost: bool,
+    pub sm_active: Option<f64>,
+    pub tensor_active: Option<f64>,
+    pub memory_temperature_c: Option<f64>,
+    pub nvlinks_down: Option<u64>,
+    pub nvlink_errors: Option<u64>,
+    pub ecc_uncorrected: Option<u64>,
+    pub pcie_replays: Option<u64>,
+    pub last_xid: Option<u64>,
+    pub xids: Option<u64>,
+    pub processes: Option<u64>,
+    pub foreign_processes: Option<u64>,
+}
+
+/// One RDMA port.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Port {
+    pub device: String,
+    pub port: Option<u64>,
+    pub ethernet: Option<bool>,
+    pub state: Option<u64>,
+    pub rate_bytes_per_s: Option<u64>,
+    pub received_bytes: Option<u64>,
+    pub sent_bytes: Option<u64>,
+    pub errors: Option<u64>,
+    pub link_downed: Option<u64>,
+}
+
+/// How one collector of the agent fares.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Collector {
+    pub name: String,
+    pub success: bool,
+    pub duration_us: Option<u64>,
+    pub age_ms: Option<u64>,
 }
 
 /// What ails a node.
@@ -309,8 +358,12 @@ pub struct Condition {
     pub evidence: Option<Loose>,
     pub since: Option<String>,
     pub action: Option<String>,
+    /// What ends it.
+    pub clears: Option<String>,
     /// It is only watched: nothing is done about it.
     pub shadow: bool,
+    /// An operator has ended it, and the agent still says it.
+    pub cleared: bool,
 }
 
 /// What became of a node's samples.

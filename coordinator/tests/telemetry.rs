@@ -17,36 +17,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 fn gpu(uuid: &str, busy: f32) -> GpuSample {
     GpuSample {
-        uuid: GpuId(uuid.to_owned()),
-        lost: false,
         utilization_pct: Some(busy),
-        memory_utilization_pct: None,
         memory_used_bytes: Some(40 << 30),
         memory_total_bytes: Some(80 << 30),
         temperature_c: Some(61.0),
-        memory_temperature_c: None,
         power_w: Some(512.5),
         power_limit_w: Some(700.0),
-        energy_mj: None,
         sm_clock_mhz: Some(1980),
-        memory_clock_mhz: None,
-        clock_reasons: None,
-        sm_active: None,
-        tensor_active: None,
-        dram_active: None,
-        pcie_received_bytes_per_s: None,
-        pcie_sent_bytes_per_s: None,
         nvlink_received_bytes_per_s: Some(1 << 30),
         nvlink_sent_bytes_per_s: Some(1 << 30),
-        nvlinks_down: None,
-        nvlink_errors: None,
-        ecc_corrected: None,
-        ecc_uncorrected: None,
-        pcie_replays: None,
-        last_xid: None,
-        xids: 0,
-        processes: None,
-        foreign_processes: None,
+        ..GpuSample::unread(GpuId(uuid.to_owned()))
     }
 }
 
@@ -191,7 +171,7 @@ async fn a_watcher_may_want_one_node_or_one_pool() {
 }
 
 #[tokio::test]
-async fn ten_thousand_clients_are_a_refusal_and_nothing_else() {
+async fn too_many_watchers_are_a_refusal_and_nothing_else() {
     let fixture = Fixture::start().await;
     let job = fixture.submit(ALICE, SPEC).await;
     fixture.node("gpu-1").await;

@@ -260,7 +260,7 @@ pub(crate) fn reason(node: &Node) -> String {
     }
     // What a cordon by the rules says already needs no second word.
     if node.cordon.is_none() {
-        let active = node.conditions.iter().filter(|condition| !condition.shadow);
+        let active = node.conditions.iter().filter(|c| !c.shadow && !c.cleared);
         reasons.extend(active.take(1).map(|c| format!("{} {}: {}", c.rule, c.component, c.reason)));
     }
     if !node.unknown_members.is_empty() {
@@ -319,6 +319,9 @@ fn text(node: &Node) -> String {
     for condition in &node.conditions {
         line("", &condition_line(condition));
     }
+    if !node.blind.is_empty() {
+        line("not seen", &node.blind.join(", "));
+    }
     if let Some(telemetry) = node.telemetry.as_ref().filter(|t| t.untimely + t.dropped > 0) {
         let view::Telemetry { received, dropped, untimely, .. } = telemetry;
         line("samples", &format!("{received}; {dropped} not sent, {untimely} with a wrong time"));
@@ -329,6 +332,9 @@ fn text(node: &Node) -> String {
         line("unknown", &member.to_string());
     }
     out.push_str(&super::top::gpu_table(std::slice::from_ref(node)).section("GPUs"));
+    out.push_str(&gpu_details(node).section("GPU health"));
+    out.push_str(&ports(node).section("RDMA ports"));
+    out.push_str(&collectors(node).section("Collectors"));
     out.push_str(&members(&node.members));
     out.push_str(&doctor(node).section("Doctor"));
     out.push_str(&history(&node.history));
@@ -350,12 +356,21 @@ pub(crate) fn host_line(host: &view::HostSample) -> String {
     text
 }
 
+/// Why nothing is done about a condition.
+fn note(condition: &Condition) -> Option<&'static str> {
+    match (condition.cleared, condition.shadow) {
+        (true, _) => Some("cleared by an operator"),
+        (false, true) => Some("only watched"),
+        (false, false) => None,
+    }
+}
+
 /// One condition in one line.
 pub(crate) fn condition_line(condition: &view::Condition) -> String {
     let Condition { rule, component, level, reason, .. } = condition;
     let since = condition.since.as_deref().map(|time| format!(" since {}", local(time)));
     let action = condition.action.as_ref().map(|action| format!(" → {action}"));
-    let shadow = if condition.shadow { " (only watched)" } else { "" };
+    let shadow = note(condition).map(|note| format!(" ({note})")).unwrap_or_default();
     let (since, action) = (since.unwrap_or_default(), action.unwrap_or_default());
     format!("{level} {rule} {component}{since}: {reason}{action}{shadow}")
 }
@@ -394,8 +409,12 @@ pub(super) async fn health(
             screen.print(&health_table(&nodes, screen).take())?;
             if node.is_some() {
                 for condition in nodes.iter().flat_map(|node| &node.conditions) {
+                    let Condition { rule, component, .. } = condition;
                     if let Some(evidence) = &condition.evidence {
-                        screen.line(&format!("{}: {evidence}", condition.rule))?;
+                        screen.line(&format!("{rule} {component}: evidence: {evidence}"))?;
+                    }
+                    if let Some(clears) = &condition.clears {
+                        screen.line(&format!("{rule} {component}: ends with: {clears}"))?;
                     }
                 }
             }
@@ -415,7 +434,7 @@ fn health_table(nodes: &[Node], screen: &Screen) -> Table {
     let mut table = Table::new(titles, screen.width()).cut_last();
     for node in nodes {
         for condition in &node.conditions {
-            let shadow = if condition.shadow { "only watched: " } else { "" };
+            let shadow = note(condition).map(|note| format!("{note}: ")).unwrap_or_default();
             table.row(vec![
                 node.name.clone(),
                 or_dash(node.health.clone()),
@@ -427,6 +446,90 @@ fn health_table(nodes: &[Node], screen: &Screen) -> Table {
                 format!("{shadow}{}", condition.reason),
             ]);
         }
+    }
+    table
+}
+
+/// What tells of the health of each GPU, and what its work is made of.
+fn gpu_details(node: &Node) -> Table {
+    let mut table = Table::new(
+        &[
+            "GPU",
+            "SM",
+            "TENSOR",
+            "HBM",
+            "XIDS",
+            "LAST XID",
+            "ECC",
+            "NVLINKS DOWN",
+            "NVLINK ERRORS",
+            "PCIE REPLAYS",
+            "PROCESSES",
+            "OF NO GANG",
+        ],
+        None,
+    );
+    for gpu in &node.gpu_details {
+        let index = node.gpus.iter().find(|known| known.uuid == gpu.uuid).and_then(|g| g.index);
+        let name = index.map_or_else(|| gpu.uuid.clone(), |index| index.to_string());
+        let share = |share: Option<f64>| or_dash(share.map(|s| format!("{:.0}%", s * 100.0)));
+        table.row(vec![
+            if gpu.lost { format!("{name} LOST") } else { name },
+            share(gpu.sm_active),
+            share(gpu.tensor_active),
+            or_dash(gpu.memory_temperature_c.map(|celsius| format!("{celsius:.0}"))),
+            count(gpu.xids),
+            count(gpu.last_xid),
+            count(gpu.ecc_uncorrected),
+            count(gpu.nvlinks_down),
+            count(gpu.nvlink_errors),
+            count(gpu.pcie_replays),
+            count(gpu.processes),
+            count(gpu.foreign_processes),
+        ]);
+    }
+    table
+}
+
+fn ports(node: &Node) -> Table {
+    let titles = &["PORT", "KIND", "STATE", "RATE", "RECEIVED", "SENT", "ERRORS", "TIMES DOWN"];
+    let mut table = Table::new(titles, None);
+    for port in &node.ports {
+        let kind = port.ethernet.map(|ethernet| if ethernet { "RoCE" } else { "InfiniBand" });
+        let state = port.state.map(|state| match state {
+            1 => "down".to_owned(),
+            2 => "init".to_owned(),
+            3 => "armed".to_owned(),
+            4 => "active".to_owned(),
+            other => other.to_string(),
+        });
+        table.row(vec![
+            format!("{}/{}", port.device, count(port.port)),
+            or_dash(kind.map(str::to_owned)),
+            or_dash(state),
+            or_dash(
+                port.rate_bytes_per_s.map(|bytes| format!("{} Gb/s", bytes * 8 / 1_000_000_000)),
+            ),
+            or_dash(port.received_bytes.map(bytes)),
+            or_dash(port.sent_bytes.map(bytes)),
+            count(port.errors),
+            count(port.link_downed),
+        ]);
+    }
+    table
+}
+
+fn collectors(node: &Node) -> Table {
+    let mut table = Table::new(&["COLLECTOR", "SUCCESS", "TOOK", "LAST GOOD"], None);
+    for collector in &node.collectors {
+        table.row(vec![
+            collector.name.clone(),
+            if collector.success { "yes" } else { "no" }.to_owned(),
+            or_dash(
+                collector.duration_us.map(|us| format!("{}.{} ms", us / 1000, us % 1000 / 100)),
+            ),
+            or_dash(collector.age_ms.map(|ms| format!("{}s ago", ms / 1000))),
+        ]);
     }
     table
 }

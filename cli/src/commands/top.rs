@@ -88,6 +88,10 @@ struct Raw(DefaultTerminal);
 impl Raw {
     /// Takes the terminal. A panic gives it back before its message.
     fn take() -> Result<Self, CliError> {
+        // NO_COLOR is heeded below; `--color never` is ours.
+        if anstream::AutoStream::choice(&std::io::stdout()) == anstream::ColorChoice::Never {
+            ratatui::crossterm::style::force_color_output(false);
+        }
         let error = |error| CliError::io("cannot take the terminal", &error);
         ratatui::try_init().map(Raw).map_err(error)
     }

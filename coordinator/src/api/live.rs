@@ -112,6 +112,8 @@ pub(super) struct NodeEvent {
     name: String,
     /// As in the list of nodes.
     state: &'static str,
+    /// healthy, degraded or unhealthy.
+    health: &'static str,
     pool: Option<String>,
     gpus_total: Option<usize>,
     gpus_in_use: usize,
@@ -277,6 +279,7 @@ fn states(board: &Board) -> States {
             node: node.id.to_string(),
             name: node.name.clone(),
             state,
+            health: node.health_word(),
             pool: node.pool().map(str::to_owned),
             gpus_total: node.inventory.as_ref().map(|inventory| inventory.gpus.len()),
             gpus_in_use,
@@ -292,6 +295,7 @@ fn unknown(node: &NodeId) -> Arc<NodeEvent> {
         node: node.to_string(),
         name: node.to_string(),
         state: "unknown",
+        health: "healthy",
         pool: None,
         gpus_total: None,
         gpus_in_use: 0,
@@ -583,7 +587,7 @@ mod tests {
         assert_eq!(
             text,
             "event: node\ndata: {\"node\":\"n-1\",\"name\":\"n-1\",\"state\":\"unknown\",\
-             \"pool\":null,\"gpus_total\":null,\"gpus_in_use\":0}\n\n\
+             \"health\":\"healthy\",\"pool\":null,\"gpus_total\":null,\"gpus_in_use\":0}\n\n\
              event: sample\nid: 99-7\ndata: {\"node\":\"n-1\",\"name\":\"n-1\",\
              \"time\":\"1970-01-01T00:00:01.000Z\",\"dropped\":2,\
              \"host\":{\"cpu_busy_pct\":0.5},\"gpus\":[{\"uuid\":\"GPU-1\",\
