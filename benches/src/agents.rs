@@ -229,7 +229,8 @@ impl Held {
     }
 }
 
-fn inventory(name: &str, number: usize) -> NodeInventory {
+/// What a node says of itself.
+pub fn inventory(name: &str, number: usize) -> NodeInventory {
     NodeInventory {
         name: name.to_owned(),
         hostname: name.to_owned(),

@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -190,6 +192,107 @@ fn echo_peer(
             if sender.send(&frame).await.is_err() {
                 break;
             }
+        }
+        Ok(())
+    })
+}
+
+/// A peer in a thread of its own that takes frames and does nothing with them, and connections to it.
+pub struct Sink {
+    endpoint: Endpoint,
+    connections: Vec<Connection>,
+    taken: Arc<Taken>,
+}
+
+/// What the sink has done so far.
+#[derive(Default)]
+struct Taken {
+    frames: AtomicU64,
+    /// Processor time of its thread, as it saw it last.
+    cpu_ns: AtomicU64,
+}
+
+/// How often the sink looks at its processor time.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Sink {
+    /// `connections` are open when this returns; see [`Sink::streams`].
+    pub async fn start(directory: &Path, connections: usize) -> anyhow::Result<Self> {
+        let ca = Ca::open(directory, Duration::from_secs(3600))?;
+        let server = server_config(&ca.server_identity()?, ca.certificate())?;
+        let (key_pkcs8, request) = key_and_request()?;
+        let certificate = ca.sign_agent(&request, &NodeId::new("n-bench")?)?;
+        let identity = Identity { chain: vec![certificate.into()], key_pkcs8 };
+        let client = agent_config(&identity, ca.certificate())?;
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let taken = Arc::new(Taken::default());
+        let of_thread = taken.clone();
+        std::thread::spawn(move || {
+            if let Err(error) = sink_peer(server, tell, of_thread) {
+                eprintln!("the sink has ended: {error:#}");
+            }
+        });
+        let address = told.await.context("the sink did not start")?;
+        let endpoint = Endpoint::client(LOOPBACK, client)?;
+        let mut open = Vec::with_capacity(connections);
+        for _ in 0..connections {
+            open.push(endpoint.dial(address).await?);
+        }
+        Ok(Sink { endpoint, connections: open, taken })
+    }
+
+    /// One stream on each connection.
+    pub async fn streams(&self) -> anyhow::Result<Vec<FrameSender>> {
+        let mut streams = Vec::with_capacity(self.connections.len());
+        for connection in &self.connections {
+            streams.push(connection.open_uni(StreamKind::Telemetry).await?);
+        }
+        Ok(streams)
+    }
+
+    /// Frames taken, and processor time in nanoseconds.
+    pub fn taken(&self) -> (u64, u64) {
+        (self.taken.frames.load(Ordering::Relaxed), self.taken.cpu_ns.load(Ordering::Relaxed))
+    }
+
+    pub async fn stop(self) {
+        self.connections.iter().for_each(|connection| connection.close(close::DONE, ""));
+        self.endpoint.close(close::DONE, "").await;
+    }
+}
+
+fn sink_peer(
+    tls: rustls::ServerConfig,
+    tell: tokio::sync::oneshot::Sender<SocketAddr>,
+    taken: Arc<Taken>,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let endpoint = Endpoint::server(LOOPBACK, tls, &ResetKey::derive(b"bench"))?;
+        let address = endpoint.local_address().context("no address")?;
+        if tell.send(address).is_err() {
+            return Ok(());
+        }
+        let clock = taken.clone();
+        tokio::spawn(async move {
+            loop {
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+                let ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+                clock.cpu_ns.store(ns, Ordering::Relaxed);
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        while let Some(incoming) = endpoint.accept().await {
+            let taken = taken.clone();
+            tokio::spawn(async move {
+                // An error is the close of the other side, which is how this ends.
+                let Ok(connection) = incoming.accept().await else { return };
+                let Ok(stream) = connection.accept_uni().await else { return };
+                let Ok((_, mut stream)) = stream.identify().await else { return };
+                while let Ok(Some(_)) = stream.receive().await {
+                    taken.frames.fetch_add(1, Ordering::Relaxed);
+                }
+            });
         }
         Ok(())
     })

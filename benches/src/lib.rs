@@ -8,6 +8,7 @@ pub mod load;
 pub mod measure;
 pub mod nodes;
 pub mod program;
+pub mod sample;
 pub mod script;
 pub mod slurm;
 pub mod stamps;

@@ -173,7 +173,9 @@ pub enum Command {
     Node(Node),
     /// Pools: named sets of nodes that jobs ask for
     Pool(Pool),
-    /// Show what nodes and GPUs do now
+    /// What a job did with its GPUs in the last hour, as charts of one line
+    Metrics(Metrics),
+    /// What nodes and GPUs do now, and who uses them: a screen on a terminal
     Top(Top),
     /// API tokens of users
     Token(Token),
@@ -656,7 +658,19 @@ pub struct Node {
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
     /// List nodes
-    Ls,
+    Ls {
+        /// Only the nodes of this pool
+        #[arg(long, value_name = "POOL")]
+        pool: Option<String>,
+        /// Again every second until Ctrl-C: in place on a terminal, elsewhere JSON lines of what is new
+        #[arg(short, long)]
+        watch: bool,
+    },
+    /// What ails nodes: rule, component, since when, and what to do
+    Health {
+        /// Id or name of a node; without it all nodes
+        node: Option<String>,
+    },
     /// Show everything about a node
     Show {
         /// Id or name of the node
@@ -790,9 +804,25 @@ pub enum PoolCommand {
 /// `gangline top`.
 #[derive(Debug, ClapArgs)]
 pub struct Top {
-    /// Print once and end
+    /// Print once and end, as where there is no terminal
     #[arg(long)]
     pub once: bool,
+    /// Only the nodes of this pool
+    #[arg(long, value_name = "POOL")]
+    pub pool: Option<String>,
+    /// Only the nodes and jobs of this user
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+}
+
+/// `gangline metrics`.
+#[derive(Debug, ClapArgs)]
+pub struct Metrics {
+    /// Job; see gangline --help for what names one
+    pub job: String,
+    /// How far back, at most an hour; up to 2m every sample is shown
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = durations::parse)]
+    pub since: Duration,
 }
 
 /// `gangline token`.

@@ -3,6 +3,7 @@
 //! Data goes to stdout, everything else to stderr; exit codes say what happened (see
 //! [`errors::exit`]). One command runs as: `args` (clap) -> `config` (address, token) ->
 //! `commands::*` -> `client` (HTTP) -> `view` (tolerant structs) -> `output` (formats, tables).
+//! `top` is a screen of its own, `sparkline` a chart of one line.
 //! `spec_input` makes the spec of a submission, `code` sends the files that it names, `diff` compares two texts, `follow` and `sse` a log that survives lost
 //! connections, `terminal` takes control sequences out of what others wrote, `trust` looks at the CA of
 //! a coordinator before it is trusted.
@@ -18,11 +19,13 @@ pub mod errors;
 pub mod follow;
 pub mod log_sink;
 pub mod output;
+pub mod sparkline;
 pub mod spec_input;
 pub mod sse;
 pub mod submit_command;
 pub mod table;
 pub mod terminal;
+pub mod top;
 pub mod trust;
 pub mod view;
 

@@ -40,7 +40,15 @@ pub fn exit_of(state: &str) -> u8 {
 /// # Errors
 /// A field that is there has another type.
 pub fn read<T: DeserializeOwned>(value: &Value) -> Result<T, CliError> {
-    serde_json::from_value(without_nulls(value)).map_err(|error| {
+    read_series(&without_nulls(value))
+}
+
+/// The same for lists of readings, in which a null keeps its place.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_series<T: DeserializeOwned>(value: &Value) -> Result<T, CliError> {
+    T::deserialize(value).map_err(|error| {
         CliError::new(exit::ERROR, code::BAD_ANSWER, "cannot read the coordinator's answer")
             .why(error.to_string())
             .hint("its version may not fit this one; -o json shows the answer as it is")
@@ -283,6 +291,118 @@ pub struct Node {
     pub members: Vec<Member>,
     pub history: Vec<Transition>,
     pub host: Option<HostSample>,
+    /// Word of its health; absent where nobody judges it.
+    pub health: Option<String>,
+    pub conditions: Vec<Condition>,
+    /// What cannot be seen from inside its container.
+    pub blind: Vec<String>,
+    pub telemetry: Option<Telemetry>,
+    pub gpu_details: Vec<GpuDetail>,
+    pub ports: Vec<Port>,
+    pub collectors: Vec<Collector>,
+}
+
+/// More readings of one GPU.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct GpuDetail {
+    pub uuid: String,
+    pub lost: bool,
+    pub sm_active: Option<f64>,
+    pub tensor_active: Option<f64>,
+    pub memory_temperature_c: Option<f64>,
+    pub nvlinks_down: Option<u64>,
+    pub nvlink_errors: Option<u64>,
+    pub ecc_uncorrected: Option<u64>,
+    pub pcie_replays: Option<u64>,
+    pub last_xid: Option<u64>,
+    pub xids: Option<u64>,
+    pub processes: Option<u64>,
+    pub foreign_processes: Option<u64>,
+}
+
+/// One RDMA port.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Port {
+    pub device: String,
+    pub port: Option<u64>,
+    pub ethernet: Option<bool>,
+    pub state: Option<u64>,
+    pub rate_bytes_per_s: Option<u64>,
+    pub received_bytes: Option<u64>,
+    pub sent_bytes: Option<u64>,
+    pub errors: Option<u64>,
+    pub link_downed: Option<u64>,
+}
+
+/// How one collector of the agent fares.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Collector {
+    pub name: String,
+    pub success: bool,
+    pub duration_us: Option<u64>,
+    pub age_ms: Option<u64>,
+}
+
+/// What ails a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Condition {
+    pub rule: String,
+    /// The part of the node: a GPU, a port, a file system.
+    pub component: String,
+    pub level: String,
+    pub reason: String,
+    pub evidence: Option<Loose>,
+    pub since: Option<String>,
+    pub action: Option<String>,
+    /// What ends it.
+    pub clears: Option<String>,
+    /// It is only watched: nothing is done about it.
+    pub shadow: bool,
+    /// An operator has ended it, and the agent still says it.
+    pub cleared: bool,
+}
+
+/// What became of a node's samples.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Telemetry {
+    pub received: u64,
+    pub dropped: u64,
+    pub hasty: u64,
+    pub untimely: u64,
+}
+
+/// Readings of a job's GPUs over the last hour.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct JobMetrics {
+    pub attempt: Option<u64>,
+    pub step_s: u64,
+    pub shared: bool,
+    pub members: Vec<NodeSeries>,
+}
+
+/// Readings of one node over time.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeSeries {
+    pub name: String,
+    pub member: Option<Loose>,
+    pub time_ms: Vec<u64>,
+    pub host: std::collections::BTreeMap<String, Vec<Option<f64>>>,
+    pub gpus: Vec<GpuSeries>,
+}
+
+/// Readings of one GPU over time.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct GpuSeries {
+    pub uuid: String,
+    pub series: std::collections::BTreeMap<String, Vec<Option<f64>>>,
 }
 
 /// A pool.
@@ -349,11 +469,17 @@ pub struct Gpu {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct GpuSample {
+    pub uuid: String,
     pub utilization_pct: Option<f64>,
     pub memory_used_bytes: Option<u64>,
     pub memory_total_bytes: Option<u64>,
     pub temperature_c: Option<f64>,
     pub power_w: Option<f64>,
+    pub power_limit_w: Option<f64>,
+    pub sm_clock_mhz: Option<f64>,
+    pub sm_active: Option<f64>,
+    pub tensor_active: Option<f64>,
+    pub nvlink_bytes_per_s: Option<f64>,
 }
 
 /// Newest readings of one host.
@@ -365,6 +491,9 @@ pub struct HostSample {
     pub memory_total_bytes: Option<u64>,
     pub load1: Option<f64>,
     pub shm_free_bytes: Option<u64>,
+    /// Only in a stream of samples, where there is one before.
+    pub network_bytes_per_s: Option<f64>,
+    pub rdma_bytes_per_s: Option<f64>,
 }
 
 /// One finding of the agent's self-examination.

@@ -319,7 +319,19 @@ impl Board {
     /// All nodes, by name.
     pub fn nodes(&self) -> Vec<NodeSnapshot> {
         let inner = self.read();
-        let mut nodes: Vec<_> = inner.nodes.values().map(|node| snapshot(&inner, node)).collect();
+        // One look at every member, not one at every gang for every node.
+        let mut gangs: HashMap<&NodeId, Vec<Arc<Gang>>> = HashMap::new();
+        for gang in inner.live_gangs.values() {
+            let mut seen: Vec<&NodeId> = gang.members.values().map(|m| &m.node).collect();
+            seen.sort();
+            seen.dedup();
+            seen.into_iter().for_each(|node| gangs.entry(node).or_default().push(gang.clone()));
+        }
+        let of_node = |node: &Arc<Node>| {
+            let gangs = gangs.get(&node.id).cloned().unwrap_or_default();
+            NodeSnapshot { node: node.clone(), gangs }
+        };
+        let mut nodes: Vec<_> = inner.nodes.values().map(of_node).collect();
         nodes.sort_by(|a, b| a.node.name.cmp(&b.node.name));
         nodes
     }

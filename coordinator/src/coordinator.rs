@@ -1,11 +1,13 @@
 //! Puts the parts together: store, driver, QUIC server, HTTP API.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use gangline_common::ids::NodeId;
 use gangline_common::join_token::KeyPin;
 use gangline_common::random;
 use gangline_common::time::Timestamp;
@@ -17,6 +19,7 @@ use tokio::sync::oneshot;
 use crate::agents::Agents;
 use crate::api::{self, ApiState, listener};
 use crate::backups::{self, Schedule};
+use crate::board::Board;
 use crate::ca::{Ca, write_new};
 use crate::config::Config;
 use crate::control;
@@ -39,6 +42,8 @@ use crate::webhooks;
 /// How long a start waits for another process that has the store open, and how often it looks.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 const LOCK_PAUSE: Duration = Duration::from_millis(100);
+/// How often the samples of nodes that are gone are looked for.
+const SAMPLES_CHECK: Duration = Duration::from_secs(60);
 
 /// A coordinator that serves.
 pub struct Coordinator {
@@ -139,6 +144,7 @@ impl Coordinator {
             notices,
             books,
         };
+        tokio::spawn(forget_samples(state.telemetry.clone(), state.board.clone()));
         let router = api::router(Arc::new(state));
         tokio::spawn(listener::serve(socket, router, https));
         let driver_ended = driver.ended;
@@ -177,6 +183,18 @@ async fn open_store(path: &Path, expected: bool, cluster: &str) -> Result<Store,
             }
             opened => return opened,
         }
+    }
+}
+
+/// The samples of nodes that are gone go with them.
+async fn forget_samples(telemetry: Telemetry, board: Board) {
+    let mut ticks = tokio::time::interval(SAMPLES_CHECK);
+    loop {
+        ticks.tick().await;
+        let nodes = board.nodes();
+        let known = nodes.iter().filter(|found| !found.node.revoked).map(|found| &found.node.id);
+        let known: HashSet<&NodeId> = known.collect();
+        telemetry.retain(|node| known.contains(node));
     }
 }
 

@@ -14,7 +14,8 @@ mod hidden;
 mod local;
 mod login;
 mod logs;
-mod node;
+mod metrics;
+pub(crate) mod node;
 mod pool;
 mod project;
 mod ps;
@@ -102,10 +103,14 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::SetPriority(args) => control::set_priority(&client()?, &args, screen).await,
         Command::Extend(args) => control::extend(&client()?, &args, screen).await,
         Command::Wait(args) => wait::run(&client()?, &args, screen).await,
+        Command::Metrics(args) => metrics::run(&client()?, &args, screen).await,
         Command::Top(args) => top::run(&client()?, &args, screen).await,
         Command::Whoami => access::whoami(&client()?, screen).await,
         Command::Node(args) => match args.command {
-            NodeCommand::Ls => node::list(&client()?, screen).await,
+            NodeCommand::Ls { pool, watch } => {
+                node::list(&client()?, &node::Listed { pool, watch }, screen).await
+            }
+            NodeCommand::Health { node } => node::health(&client()?, node.as_deref(), screen).await,
             NodeCommand::Show { node } => node::show(&client()?, &node, screen).await,
             NodeCommand::Token { uses, ttl, pool } => {
                 access::join_token(&client()?, uses, ttl, pool, screen).await

@@ -189,7 +189,7 @@ fn node_show() {
         "  pool         h100-a (by the operator)\n",
         "  labels       rack=r12 rail=1\n    operators' rack=r12\n    agent's    rack=r1 rail=1\n",
         "  versions     driver 570.1, ray 2.60.0\n",
-        "  now          CPU 12 %, load 1.5, memory 1.0 GiB, /dev/shm free -\n",
+        "  now          CPU 12 %, load 1.5, memory 1.0 GiB\n",
         "  wanted       1.7, agent holds 1.7\n",
         "  gpu-0203  1    H100   82     40.0 GiB of 80.0 GiB  61    612W   j-7f3k2  GPU-1\n",
         "  shm    warning  64 MiB → use --shm-size\n",

@@ -15,7 +15,7 @@ use super::Shared;
 use super::error::{ApiError, TOO_MANY_STREAMS};
 use super::logs::{Located, Source, Wanted, blocking, locate, whole_characters};
 
-/// Streams at a time, of everybody and of one user.
+/// Streams of one kind at a time, of everybody and of one user.
 const MAX_STREAMS: usize = 256;
 const MAX_STREAMS_PER_USER: usize = 64;
 /// Log bytes of one message. As JSON they may be six times as long.
@@ -27,7 +27,7 @@ pub(super) const STALLED: Duration = Duration::from_secs(30);
 /// Changes closer together than this are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// Counts open streams.
+/// Counts open streams of one kind: who has too many of one can still open another.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     open: Mutex<BTreeMap<String, usize>>,
@@ -54,7 +54,7 @@ impl Slots {
             return Ok(Slot { slots: self.clone(), user: user.to_owned() });
         };
         Err(ApiError::new(TOO_MANY_STREAMS, detail)
-            .hint("close some, or read logs with `GET …/logs`")
+            .hint("close some, or ask without a stream: `GET …/logs`, `GET /api/v1/nodes`")
             .retry_after_s(10))
     }
 }

@@ -14,6 +14,7 @@ mod explain;
 mod follow;
 mod jobs;
 pub mod listener;
+mod live;
 mod logs;
 mod metrics;
 mod nodes;
@@ -22,6 +23,7 @@ mod projects;
 mod rates;
 mod ray;
 mod ray_state;
+mod samples;
 mod schema;
 mod secrets;
 mod streams;
@@ -112,7 +114,11 @@ struct Shared {
     api: Arc<ApiState>,
     /// The OpenAPI document.
     document: String,
+    /// Followed logs.
     slots: Arc<follow::Slots>,
+    /// Those who watch nodes.
+    watchers: Arc<follow::Slots>,
+    live: Arc<live::Live>,
 }
 
 type App = State<Arc<Shared>>;
@@ -171,13 +177,15 @@ fn table() -> Vec<Route> {
         needs(ReadPackages, routes!(code::get_tree)),
         needs(WritePackage, routes!(code::post_zip)),
         needs(ReadNodes, routes!(nodes::list_nodes)),
-        needs(ReadNodes, routes!(streams::watch_nodes)),
+        needs(ReadNodes, routes!(live::watch_nodes)),
         needs(ReadNodes, routes!(nodes::get_node)),
         needs(ReadMetrics, routes!(metrics::own_metrics)),
         needs(ReadMetrics, routes!(metrics::node_metrics)),
         needs(ReadMetrics, routes!(metrics::ray_metrics)),
         needs(ReadMetrics, routes!(metrics::federate)),
         needs(ReadMetrics, routes!(metrics::discover)),
+        needs(ReadNodes, routes!(samples::node_samples)),
+        needs(ReadJobs, routes!(samples::job_metrics)),
         needs(MaintainNode, routes!(nodes::patch_node)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
         needs(MaintainNode, routes!(nodes::cordon_node)),
@@ -291,7 +299,13 @@ pub fn router(state: Arc<ApiState>) -> Router {
             }
         }
     }
-    let shared = Arc::new(Shared { api: state, document: document(), slots: Arc::default() });
+    let shared = Arc::new(Shared {
+        api: state,
+        document: document(),
+        slots: Arc::default(),
+        watchers: Arc::default(),
+        live: Arc::default(),
+    });
     let (router, _) = router.split_for_parts();
     router
         .merge(ray_router)

@@ -36,7 +36,9 @@ pub(super) fn with_facts<T>(
     let board = &shared.api.board;
     let sample = shared.api.telemetry.latest(&snapshot.node.id);
     let sees = |gang: &Gang| board.job(&gang.job).is_some_and(|owner| sees(principal, &owner.job));
-    make(&NodeFacts { snapshot, sample: sample.as_deref(), sees: &sees, now: Timestamp::now() })
+    let counts = shared.api.telemetry.counts(&snapshot.node.id);
+    let (sample, now) = (sample.as_deref(), Timestamp::now());
+    make(&NodeFacts { snapshot, sample, counts, sees: &sees, now })
 }
 
 /// All nodes.

@@ -1,37 +1,29 @@
-//! Server-sent events: a job's log as it grows, and the samples of all nodes.
+//! Server-sent events: a job's log as it grows.
 //!
 //! A client that is dropped, because it takes nothing, comes back with the id of its last event.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use gangline_common::ids::NodeId;
-use gangline_common::wire::v1::NodeSample;
 use serde::{Deserialize, Serialize};
-use tokio::sync::broadcast;
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Action, Caller, Object, authorize};
+use super::auth::{Action, Caller};
 use super::error::{ApiError, BAD_PARAMETER, Problem};
 use super::follow::{Carrier, Follower, Gone, LogEnd, Outlet, Piece, Resume, Slot};
 use super::jobs::find_job;
 use super::logs::Wanted;
-use super::view::{Names, SampleView};
-use super::{App, Params, Selector, Shared, header_text};
+use super::{App, Params, Selector, header_text};
 
 /// How often a quiet stream shows that it lives.
-const PING: Duration = Duration::from_secs(15);
+pub(super) const PING: Duration = Duration::from_secs(15);
 /// A client that lost its stream should come back after this.
-const RETRY: Duration = Duration::from_secs(2);
-/// Node names are looked up again at least this often.
-const NAMES_AGE: Duration = Duration::from_secs(5);
+pub(super) const RETRY: Duration = Duration::from_secs(2);
 
 /// An event with JSON data.
 fn json_event(name: &str, id: Option<u64>, data: &impl Serialize) -> Result<Event, Gone> {
@@ -142,80 +134,5 @@ impl Carrier for Events {
     fn end(&self, end: LogEnd) -> Result<Event, Gone> {
         let LogEnd { state, reason, attempt, complete } = end;
         json_event("end", None, &EndEvent { state, reason, attempt, complete })
-    }
-}
-
-/// Data of the event `sample`.
-#[derive(Serialize, ToSchema)]
-pub(super) struct SampleEvent {
-    /// The node's id.
-    node: String,
-    name: String,
-    sample: SampleView,
-}
-
-/// The samples of all nodes: the newest of each at once, then every new one. A client that is too
-/// slow loses the oldest.
-#[utoipa::path(get, path = "/api/v1/nodes/stream",
-    responses((status = 200, body = SampleEvent, content_type = "text/event-stream"),
-        (status = 503, response = Problem)))]
-pub(super) async fn watch_nodes(
-    State(shared): App,
-    Caller(principal): Caller,
-) -> Result<Response, ApiError> {
-    authorize(&principal, Action::ReadNodes, &Object::Fleet)?;
-    let slot = shared.slots.take(&principal.user)?;
-    let (outlet, response) = open(slot);
-    let names = BTreeMap::new();
-    tokio::spawn(async move {
-        // It ends when the client has gone, which is not an error.
-        let _gone = Watcher { shared, outlet, names, looked: None }.run().await;
-    });
-    Ok(response)
-}
-
-struct Watcher {
-    shared: Arc<Shared>,
-    outlet: Outlet<Event>,
-    names: BTreeMap<NodeId, String>,
-    /// When the names were looked up.
-    looked: Option<Instant>,
-}
-
-impl Watcher {
-    async fn run(mut self) -> Result<(), Gone> {
-        let mut samples = self.shared.api.telemetry.subscribe();
-        for node in self.shared.api.board.nodes() {
-            if let Some(sample) = self.shared.api.telemetry.latest(&node.node.id) {
-                self.send(&node.node.id, &sample).await?;
-            }
-        }
-        loop {
-            let received = tokio::select! {
-                received = samples.recv() => received,
-                () = self.outlet.closed() => return Err(Gone),
-            };
-            match received {
-                Ok(sample) => self.send(&sample.0, &sample.1).await?,
-                // Newest wins: what was lost is not worth waiting for.
-                Err(broadcast::error::RecvError::Lagged(_)) => {}
-                Err(broadcast::error::RecvError::Closed) => return Ok(()),
-            }
-        }
-    }
-
-    async fn send(&mut self, node: &NodeId, sample: &NodeSample) -> Result<(), Gone> {
-        let name = self.name(node);
-        let event = SampleEvent { node: node.to_string(), name, sample: SampleView::of(sample) };
-        self.outlet.send(json_event("sample", None, &event)?).await
-    }
-
-    /// The node's name; looking up every sample would cost a pass over all nodes each.
-    fn name(&mut self, node: &NodeId) -> String {
-        if self.looked.is_none_or(|looked| looked.elapsed() >= NAMES_AGE) {
-            self.names = Names::of(&self.shared.api.board).into_map();
-            self.looked = Some(Instant::now());
-        }
-        self.names.get(node).cloned().unwrap_or_else(|| node.to_string())
     }
 }

@@ -19,7 +19,7 @@ use crate::core::job::{
     Attempt, Guest, Job, JobState, Launcher, OnDisconnect, Outcome, RayDriver, RayFacts, Transition,
 };
 
-pub(super) use node::{NodeFacts, NodeView, SampleView};
+pub(super) use node::{NodeFacts, NodeView};
 
 /// Node names by id: made once per answer.
 pub(super) struct Names(BTreeMap<NodeId, String>);
@@ -33,11 +33,6 @@ impl Names {
     /// The node's name; its id when the node is not known.
     pub fn name(&self, id: &NodeId) -> String {
         self.0.get(id).cloned().unwrap_or_else(|| id.to_string())
-    }
-
-    /// All of them.
-    pub fn into_map(self) -> BTreeMap<NodeId, String> {
-        self.0
     }
 }
 

@@ -1,59 +1,176 @@
-//! Samples of nodes: a ring per node, and a broadcast to whoever watches.
+//! Samples of nodes: rings for charts, the newest one whole, and a broadcast to whoever watches.
+//!
+//! Newest wins and nothing waits: what a ring or a watcher has no room for is counted and gone.
 
-use std::collections::{HashMap, VecDeque};
+mod ring;
+mod series;
+
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gangline_common::ids::NodeId;
+use gangline_common::ids::{GpuId, NodeId};
+use gangline_common::time::Timestamp;
 use gangline_common::transport::{FrameReceiver, TransportError};
 use gangline_common::wire::v1::NodeSample;
 use tokio::sync::broadcast;
 
-/// Samples kept per node: two minutes at 1 Hz.
-const RING: usize = 120;
+pub use ring::{COARSE_MS, Counts, Record};
+pub use series::{GPU, HOST, Reading, Series};
+
 /// Samples that a watcher may be behind before it loses the oldest.
-const WATCH: usize = 1024;
+const WATCH: usize = 16_384;
+/// Nodes whose samples are kept.
+const MAX_NODES: usize = 20_000;
+/// A sample whose time differs more from now than this is kept with the time at which it came.
+const MAX_SKEW_MS: u64 = 5_000;
+/// Agents send one a second at most; what comes sooner than this after the one before is not kept.
+const LEAST_GAP_MS: u64 = 250;
+/// Samples that a watcher that comes back can still have.
+const MAX_MISSED: u64 = 20_000;
+
+/// A sample that was kept, for those who watch.
+#[derive(Debug)]
+pub struct Update {
+    /// Counts all samples that were kept, from 1.
+    pub number: u64,
+    pub node: NodeId,
+    pub time_ms: u64,
+    /// Samples of this node that were lost before it.
+    pub dropped: u32,
+    pub reading: Reading,
+    pub sample: Arc<NodeSample>,
+}
+
+/// Some of a node's past.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    /// In the order of each record's readings.
+    pub gpus: Vec<GpuId>,
+    /// Oldest first.
+    pub records: Vec<Record>,
+}
 
 #[derive(Clone)]
 pub struct Telemetry {
-    rings: Arc<Mutex<HashMap<NodeId, VecDeque<Arc<NodeSample>>>>>,
-    watchers: broadcast::Sender<Arc<(NodeId, NodeSample)>>,
+    inner: Arc<Mutex<Inner>>,
+    watchers: broadcast::Sender<Arc<Update>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    nodes: HashMap<NodeId, ring::Node>,
+    /// Of the newest sample of all.
+    number: u64,
+    /// There were too many nodes; said once.
+    full: bool,
 }
 
 impl Default for Telemetry {
     fn default() -> Self {
-        Telemetry { rings: Arc::default(), watchers: broadcast::Sender::new(WATCH) }
+        Telemetry { inner: Arc::default(), watchers: broadcast::Sender::new(WATCH) }
     }
 }
 
 impl Telemetry {
     pub fn latest(&self, node: &NodeId) -> Option<Arc<NodeSample>> {
-        self.lock().get(node)?.back().cloned()
+        Some(self.lock().nodes.get(node)?.newest.clone())
     }
 
-    /// Oldest first.
-    pub fn ring(&self, node: &NodeId) -> Vec<Arc<NodeSample>> {
-        self.lock().get(node).map(|ring| ring.iter().cloned().collect()).unwrap_or_default()
+    pub fn counts(&self, node: &NodeId) -> Option<Counts> {
+        Some(self.lock().nodes.get(node)?.counts)
     }
 
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<(NodeId, NodeSample)>> {
+    /// Of all nodes together.
+    pub fn all_counts(&self) -> Counts {
+        self.lock().nodes.values().fold(Counts::default(), |all, node| Counts {
+            received: all.received + node.counts.received,
+            dropped: all.dropped + node.counts.dropped,
+            hasty: all.hasty + node.counts.hasty,
+            untimely: all.untimely + node.counts.untimely,
+        })
+    }
+
+    /// Samples from `since_ms` on: every one, at most two minutes, or averages of [`COARSE_MS`], at
+    /// most an hour.
+    pub fn history(&self, node: &NodeId, since_ms: u64, averages: bool) -> Option<History> {
+        let inner = self.lock();
+        let node = inner.nodes.get(node)?;
+        let records = if averages { node.coarse(since_ms) } else { node.fine(since_ms) };
+        Some(History { gpus: node.gpus().to_vec(), records })
+    }
+
+    /// What a watcher that knows everything up to `number` has missed, at most [`MAX_MISSED`]
+    /// samples, and the number up to which it then knows everything. Without a number: the newest
+    /// sample of each node.
+    pub fn missed(&self, number: Option<u64>) -> (Vec<(NodeId, History)>, u64) {
+        let inner = self.lock();
+        let number = number.map(|number| number.max(inner.number.saturating_sub(MAX_MISSED)));
+        let of_node = |(id, node): (&NodeId, &ring::Node)| {
+            let newer = match number {
+                Some(number) => node.after(number),
+                None => node.newest_record().into_iter().collect(),
+            };
+            let history = History { gpus: node.gpus().to_vec(), records: newer };
+            (!history.records.is_empty()).then(|| (id.clone(), history))
+        };
+        (inner.nodes.iter().filter_map(of_node).collect(), inner.number)
+    }
+
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Update>> {
         self.watchers.subscribe()
     }
 
-    fn record(&self, node: &NodeId, sample: NodeSample) {
-        {
-            let mut rings = self.lock();
-            let ring = rings.entry(node.clone()).or_default();
-            if ring.len() >= RING {
-                ring.pop_front();
-            }
-            ring.push_back(Arc::new(sample.clone()));
-        }
-        // No watcher is not an error.
-        let _ = self.watchers.send(Arc::new((node.clone(), sample)));
+    /// Forgets the nodes that `keep` does not let through.
+    pub fn retain(&self, keep: impl Fn(&NodeId) -> bool) {
+        let mut inner = self.lock();
+        inner.nodes.retain(|id, _| keep(id));
+        inner.nodes.shrink_to_fit();
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, VecDeque<Arc<NodeSample>>>> {
-        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps a sample that came at `now_ms`.
+    pub fn record(&self, id: &NodeId, sample: NodeSample, now_ms: u64) {
+        let sample = Arc::new(sample);
+        let mut inner = self.lock();
+        let Inner { nodes, number, full } = &mut *inner;
+        if !nodes.contains_key(id) && nodes.len() >= MAX_NODES {
+            if !std::mem::replace(full, true) {
+                tracing::warn!(most = MAX_NODES, "samples of further nodes are not kept");
+            }
+            return;
+        }
+        let known = nodes.contains_key(id);
+        let node = nodes.entry(id.clone()).or_insert_with(|| ring::Node::new(sample.clone()));
+        let before = std::mem::replace(&mut node.newest, sample.clone());
+        node.counts.received += 1;
+        node.counts.dropped += u64::from(sample.dropped);
+        if known && now_ms.abs_diff(node.received_ms) < LEAST_GAP_MS {
+            node.counts.hasty += 1;
+            return;
+        }
+        node.received_ms = now_ms;
+        let mut time_ms = sample.wall_ms;
+        if time_ms.abs_diff(now_ms) > MAX_SKEW_MS {
+            if node.counts.untimely == 0 {
+                let ahead_ms = i128::from(time_ms) - i128::from(now_ms);
+                tracing::warn!(node = %id, ahead_ms, "the node's samples carry a wrong time");
+            }
+            node.counts.untimely += 1;
+            time_ms = now_ms;
+        }
+        let reading = Reading::of(&sample, known.then_some(&*before));
+        *number += 1;
+        node.push(*number, time_ms, sample.dropped, &reading);
+        if self.watchers.receiver_count() > 0 {
+            let (number, node, dropped) = (*number, id.clone(), sample.dropped);
+            let update = Update { number, node, time_ms, dropped, reading, sample };
+            // Sent below the lock, so that watchers see numbers in their order. The last watcher
+            // may have left just now, which is no error.
+            let _ = self.watchers.send(Arc::new(update));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads one telemetry stream until it ends.
@@ -63,8 +180,80 @@ impl Telemetry {
         mut stream: FrameReceiver,
     ) -> Result<(), TransportError> {
         while let Some(frame) = stream.receive().await? {
-            self.record(node, NodeSample::from_frame(&frame)?);
+            let sample = NodeSample::from_frame(&frame)?;
+            self.record(node, sample, Timestamp::now().wall_ms);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gangline_common::wire::v1::HostSample;
+
+    fn sample(wall_ms: u64, dropped: u32) -> NodeSample {
+        let host = HostSample { cpu_busy_pct: Some(50.0), ..HostSample::default() };
+        let (gpus, ports, collectors) = (Vec::new(), Vec::new(), Vec::new());
+        NodeSample { wall_ms, dropped, interval_ms: 1000, host, gpus, ports, collectors }
+    }
+
+    fn id(name: &str) -> NodeId {
+        NodeId::new(name).unwrap()
+    }
+
+    fn times(telemetry: &Telemetry, node: &str) -> Vec<u64> {
+        let history = telemetry.history(&id(node), 0, false).unwrap_or_default();
+        history.records.iter().map(|record| record.time_ms).collect()
+    }
+
+    #[test]
+    fn a_sample_of_the_future_has_the_time_at_which_it_came() {
+        let telemetry = Telemetry::default();
+        let now = 1_000_000;
+        telemetry.record(&id("n-1"), sample(now + 4_000, 0), now);
+        telemetry.record(&id("n-1"), sample(now + 3_600_000, 0), now + 1_000);
+        telemetry.record(&id("n-1"), sample(0, 3), now + 2_000);
+        assert_eq!(times(&telemetry, "n-1"), [now + 4_000, now + 1_000, now + 2_000]);
+        let counts = telemetry.counts(&id("n-1")).unwrap();
+        assert_eq!(counts, Counts { received: 3, dropped: 3, hasty: 0, untimely: 2 });
+    }
+
+    #[test]
+    fn who_sends_too_often_fills_no_ring() {
+        let telemetry = Telemetry::default();
+        let mut watcher = telemetry.subscribe();
+        for ms in 0..1_000 {
+            telemetry.record(&id("n-1"), sample(50_000 + ms, 0), 50_000 + ms);
+        }
+        assert_eq!(times(&telemetry, "n-1"), [50_000, 50_250, 50_500, 50_750]);
+        assert_eq!(telemetry.counts(&id("n-1")).unwrap().hasty, 996);
+        // The newest is shown all the same.
+        assert_eq!(telemetry.latest(&id("n-1")).unwrap().wall_ms, 50_999);
+        let numbers: Vec<u64> =
+            std::iter::from_fn(|| Some(watcher.try_recv().ok()?.number)).collect();
+        assert_eq!(numbers, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn what_was_missed_comes_from_the_ring() {
+        let telemetry = Telemetry::default();
+        for (number, node) in ["n-1", "n-2", "n-1", "n-2", "n-1"].into_iter().enumerate() {
+            let now = 1_000_000 + 1_000 * number as u64;
+            telemetry.record(&id(node), sample(now, 0), now);
+        }
+        let numbers = |number| {
+            let (missed, newest) = telemetry.missed(number);
+            let all = missed.iter().flat_map(|(_, history)| &history.records);
+            let mut all: Vec<u64> = all.map(|record| record.number).collect();
+            all.sort_unstable();
+            (all, newest)
+        };
+        assert_eq!(numbers(Some(2)), (vec![3, 4, 5], 5));
+        assert_eq!(numbers(Some(5)), (vec![], 5));
+        assert_eq!(numbers(None), (vec![4, 5], 5));
+        telemetry.retain(|node| node.as_str() == "n-2");
+        assert_eq!(numbers(None), (vec![4], 5));
+        assert!(telemetry.latest(&id("n-1")).is_none());
     }
 }

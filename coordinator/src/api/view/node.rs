@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gangline_common::ids::MemberId;
 use gangline_common::time::{Timestamp, wall_text};
-use gangline_common::wire::v1::{GpuSample, NodeSample};
+use gangline_common::wire::v1::{CollectorSample, GpuSample, NodeSample, PortSample};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -13,6 +13,7 @@ use crate::board::NodeSnapshot;
 use crate::core::gang::{Gang, Member};
 use crate::core::health::Condition;
 use crate::core::node::{Gpu, Lifecycle, Node, Reachability};
+use crate::ingest::telemetry::Counts;
 
 /// A node. What its agent has not yet told is null.
 #[derive(Debug, Serialize, ToSchema)]
@@ -122,6 +123,17 @@ pub struct NodeDetail {
     /// When the newest sample was taken, by the node's clock.
     pub sampled: Option<String>,
     pub host: Option<HostView>,
+    /// Null before the first sample.
+    pub telemetry: Option<TelemetryView>,
+    /// More readings of each GPU than a list has.
+    #[schema(required = false)]
+    pub gpu_details: Vec<GpuDetailView>,
+    /// RDMA ports.
+    #[schema(required = false)]
+    pub ports: Vec<PortView>,
+    /// How the agent's collectors fare.
+    #[schema(required = false)]
+    pub collectors: Vec<CollectorView>,
     /// Members of the jobs that the caller may see.
     #[schema(required = false)]
     pub members: Vec<NodeMemberView>,
@@ -181,6 +193,67 @@ pub struct GpuSampleView {
     pub memory_clock_mhz: Option<u32>,
 }
 
+/// More readings of one GPU; one that failed is null. Counters are the driver's and may begin anew.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct GpuDetailView {
+    pub uuid: String,
+    /// Fallen off the bus, as the driver says.
+    pub lost: bool,
+    pub memory_utilization_pct: Option<f32>,
+    pub memory_temperature_c: Option<f32>,
+    /// Shares of time, 0 to 1.
+    pub sm_active: Option<f32>,
+    pub tensor_active: Option<f32>,
+    pub dram_active: Option<f32>,
+    /// Why clocks are low: NVML's bits.
+    pub clock_reasons: Option<u64>,
+    pub pcie_received_bytes_per_s: Option<u64>,
+    pub pcie_sent_bytes_per_s: Option<u64>,
+    pub nvlink_received_bytes_per_s: Option<u64>,
+    pub nvlink_sent_bytes_per_s: Option<u64>,
+    pub nvlinks_down: Option<u32>,
+    pub nvlink_errors: Option<u64>,
+    pub ecc_corrected: Option<u64>,
+    pub ecc_uncorrected: Option<u64>,
+    pub pcie_replays: Option<u32>,
+    pub last_xid: Option<u64>,
+    /// Critical errors since the agent began.
+    pub xids: u32,
+    pub processes: Option<u32>,
+    /// Processes of no gang.
+    pub foreign_processes: Option<u32>,
+}
+
+/// One RDMA port; a reading that failed is null. Counters are the device's and may begin anew.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PortView {
+    pub device: String,
+    pub port: u32,
+    /// RoCE, not InfiniBand.
+    pub ethernet: Option<bool>,
+    /// InfiniBand's number: 1 down, 2 init, 3 armed, 4 active.
+    pub state: Option<u8>,
+    /// InfiniBand's number: 2 polling, 3 disabled, 5 link up.
+    pub physical_state: Option<u8>,
+    pub rate_bytes_per_s: Option<u64>,
+    pub received_bytes: Option<u64>,
+    pub sent_bytes: Option<u64>,
+    pub errors: Option<u64>,
+    pub link_downed: Option<u64>,
+    pub congestion: Option<u64>,
+}
+
+/// How one collector of the agent fares.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct CollectorView {
+    pub name: String,
+    pub success: bool,
+    /// How long its last reading took.
+    pub duration_us: u32,
+    /// Since the last reading that succeeded; null before the first.
+    pub age_ms: Option<u32>,
+}
+
 /// Readings of a host; one that failed is null.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct HostView {
@@ -191,15 +264,16 @@ pub struct HostView {
     pub shm_free_bytes: Option<u64>,
 }
 
-/// One reading of all counters of a node.
+/// What became of a node's samples since the coordinator began.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct SampleView {
-    /// By the node's clock.
-    pub time: String,
-    /// Samples lost since the one before.
-    pub dropped: u32,
-    pub host: HostView,
-    pub gpus: Vec<GpuSampleView>,
+pub struct TelemetryView {
+    pub received: u64,
+    /// Not sent, by the agent's own count.
+    pub dropped: u64,
+    /// Came too soon after the one before, and are in no chart.
+    pub hasty: u64,
+    /// Carried a time that was not now: shown with the time at which they came.
+    pub untimely: u64,
 }
 
 /// A member on a node.
@@ -210,17 +284,6 @@ pub struct NodeMemberView {
     pub member: MemberView,
 }
 
-impl SampleView {
-    pub(in crate::api) fn of(sample: &NodeSample) -> Self {
-        SampleView {
-            time: wall_text(sample.wall_ms),
-            dropped: sample.dropped,
-            host: host_view(sample),
-            gpus: sample.gpus.iter().map(GpuSampleView::of).collect(),
-        }
-    }
-}
-
 fn host_view(sample: &NodeSample) -> HostView {
     HostView {
         cpu_busy_pct: sample.host.cpu_busy_pct,
@@ -228,6 +291,63 @@ fn host_view(sample: &NodeSample) -> HostView {
         memory_total_bytes: sample.host.memory_total_bytes,
         load1: sample.host.load1,
         shm_free_bytes: sample.host.shm_free_bytes,
+    }
+}
+
+impl GpuDetailView {
+    fn of(sample: &GpuSample) -> Self {
+        GpuDetailView {
+            uuid: sample.uuid.to_string(),
+            lost: sample.lost,
+            memory_utilization_pct: sample.memory_utilization_pct,
+            memory_temperature_c: sample.memory_temperature_c,
+            sm_active: sample.sm_active,
+            tensor_active: sample.tensor_active,
+            dram_active: sample.dram_active,
+            clock_reasons: sample.clock_reasons,
+            pcie_received_bytes_per_s: sample.pcie_received_bytes_per_s,
+            pcie_sent_bytes_per_s: sample.pcie_sent_bytes_per_s,
+            nvlink_received_bytes_per_s: sample.nvlink_received_bytes_per_s,
+            nvlink_sent_bytes_per_s: sample.nvlink_sent_bytes_per_s,
+            nvlinks_down: sample.nvlinks_down,
+            nvlink_errors: sample.nvlink_errors,
+            ecc_corrected: sample.ecc_corrected,
+            ecc_uncorrected: sample.ecc_uncorrected,
+            pcie_replays: sample.pcie_replays,
+            last_xid: sample.last_xid,
+            xids: sample.xids,
+            processes: sample.processes,
+            foreign_processes: sample.foreign_processes,
+        }
+    }
+}
+
+impl PortView {
+    fn of(sample: &PortSample) -> Self {
+        PortView {
+            device: sample.device.clone(),
+            port: sample.port,
+            ethernet: sample.ethernet,
+            state: sample.state,
+            physical_state: sample.physical_state,
+            rate_bytes_per_s: sample.rate_bytes_per_s,
+            received_bytes: sample.received_bytes,
+            sent_bytes: sample.sent_bytes,
+            errors: sample.errors,
+            link_downed: sample.link_downed,
+            congestion: sample.congestion,
+        }
+    }
+}
+
+impl CollectorView {
+    fn of(sample: &CollectorSample) -> Self {
+        CollectorView {
+            name: sample.name.clone(),
+            success: sample.success,
+            duration_us: sample.duration_us,
+            age_ms: sample.age_ms,
+        }
     }
 }
 
@@ -251,6 +371,7 @@ impl GpuSampleView {
 pub(in crate::api) struct NodeFacts<'a> {
     pub snapshot: &'a NodeSnapshot,
     pub sample: Option<&'a NodeSample>,
+    pub counts: Option<Counts>,
     /// Whether the caller may see the job that owns a gang.
     pub sees: &'a dyn Fn(&Gang) -> bool,
     pub now: Timestamp,
@@ -264,6 +385,12 @@ impl NodeFacts<'_> {
             here.filter(|(_, member)| member.phase.holds_resources())
                 .map(|(id, member)| (&**gang, id, member))
         })
+    }
+
+    /// The node's one word, and how many of its GPUs are in use.
+    pub fn word(&self) -> (&'static str, usize) {
+        let in_use = self.holding().map(|(_, _, member)| member.gpus.len()).sum();
+        (self.snapshot.node.word(in_use, self.holding().count()), in_use)
     }
 
     fn gpu(&self, gpu: &Gpu) -> GpuView {
@@ -288,6 +415,10 @@ impl NodeFacts<'_> {
         jobs
     }
 
+    fn readings<T>(&self, of: impl Fn(&NodeSample) -> Vec<T>) -> Vec<T> {
+        self.sample.map(of).unwrap_or_default()
+    }
+
     fn detail(&self, names: &Names) -> NodeDetail {
         let node = &self.snapshot.node;
         let inventory = node.inventory.as_ref();
@@ -308,6 +439,16 @@ impl NodeFacts<'_> {
             history: history(&node.history),
             sampled: self.sample.map(|sample| wall_text(sample.wall_ms)),
             host: self.sample.map(host_view),
+            telemetry: self.counts.map(|counts| TelemetryView {
+                received: counts.received,
+                dropped: counts.dropped,
+                hasty: counts.hasty,
+                untimely: counts.untimely,
+            }),
+            gpu_details: self.readings(|s| s.gpus.iter().map(GpuDetailView::of).collect()),
+            ports: self.readings(|sample| sample.ports.iter().map(PortView::of).collect()),
+            collectors: self
+                .readings(|sample| sample.collectors.iter().map(CollectorView::of).collect()),
             members: self
                 .holding()
                 .filter(|(gang, ..)| (self.sees)(gang))
@@ -325,12 +466,12 @@ impl NodeView {
     pub(in crate::api) fn of(facts: &NodeFacts<'_>) -> Self {
         let node: &Node = &facts.snapshot.node;
         let inventory = node.inventory.as_ref();
-        let in_use: usize = facts.holding().map(|(_, _, member)| member.gpus.len()).sum();
+        let (state, in_use) = facts.word();
         let roles = inventory.map(|i| [("head", i.head_role), ("worker", i.worker_role)]);
         NodeView {
             id: node.id.to_string(),
             name: node.name.clone(),
-            state: node.word(in_use, facts.holding().count()),
+            state,
             reachability: reachability_word(node.reachability),
             lifecycle: lifecycle_word(node.lifecycle),
             health: node.health_word(),

@@ -1,0 +1,344 @@
+//! Samples of many nodes into one coordinator, a process of its own: processor time for each frame,
+//! memory, and the delay until a watcher has the sample. Every agent is a connection with an identity of
+//! its own that sends a full frame (8 GPUs, 8 ports) a second, and heartbeats. Beside it stands a sink
+//! that takes the same frames over the same transport and does nothing with them.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use gangline_benches::agents::inventory;
+use gangline_benches::floor::Sink;
+use gangline_benches::measure::Series;
+use gangline_benches::program;
+use gangline_benches::sample::full;
+use gangline_benches::table::{Table, digits, duration};
+use gangline_common::ids::Generation;
+use gangline_common::transport::{FrameSender, StreamKind};
+use gangline_common::wire::v1::{AgentMessage, Heartbeat};
+use gangline_fleet::build::binaries;
+use gangline_fleet::fleet::{Fleet, FleetOptions};
+use gangline_fleet::raw_agent::{RawAgent, hello};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// Agents of each step, unless `GANGLINE_FAN_IN` names others, such as `1000,5000,10000`.
+const AGENTS: [usize; 2] = [250, 1000];
+/// Joins that are under way at a time.
+const JOINING: usize = 16;
+/// What each measurement takes, and what passes before it.
+const WINDOW: Duration = Duration::from_secs(20);
+const SETTLE: Duration = Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(1);
+const HEARTBEAT: Duration = Duration::from_secs(3);
+/// Connections of the sink: its handshakes are not what is measured.
+const SINK_CONNECTIONS: usize = 1000;
+/// Clock ticks of `/proc/PID/stat` in a second, as on every Linux that this runs on.
+const TICKS: f64 = 100.0;
+
+fn main() -> ExitCode {
+    program::run("fan_in", || {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(bench())
+    })
+}
+
+fn steps() -> anyhow::Result<Vec<usize>> {
+    match std::env::var("GANGLINE_FAN_IN") {
+        Ok(text) => text.split(',').map(|count| Ok(count.trim().parse()?)).collect(),
+        Err(_) => Ok(AGENTS.to_vec()),
+    }
+}
+
+async fn bench() -> anyhow::Result<()> {
+    let coordinator_config = "request_rate = 0\nsubmit_rate = 0\n".to_owned();
+    let options = FleetOptions { coordinator_config, ..FleetOptions::default() };
+    let fleet = Fleet::start(binaries(true).await?, options).await?;
+    let pid = fleet.coordinator_id().context("no coordinator")?;
+    let idle_mib = resident_mib(pid)?;
+    let sent = Arc::new(AtomicU64::new(0));
+    let mut table = Table::new(&[
+        "agents",
+        "watchers",
+        "frames/s",
+        "one core",
+        "per frame",
+        "bare QUIC",
+        "ratio",
+        "memory",
+        "per agent",
+        "delay p50",
+        "p99",
+        "max",
+    ]);
+    let mut agents = 0;
+    for count in steps()? {
+        join(&fleet, agents..count, &sent).await?;
+        agents = count;
+        let bare = bare(count).await?;
+        for watchers in [0, 1] {
+            let row = measure(&fleet, pid, count, watchers, &sent).await?;
+            let per_frame = row.cpu_s / row.frames as f64 * 1e9;
+            let delay = |quantile: f64| match watchers {
+                0 => "-".to_owned(),
+                _ => duration(row.delay.at(quantile)),
+            };
+            let memory = resident_mib(pid)?;
+            table.row(vec![
+                count.to_string(),
+                watchers.to_string(),
+                digits(row.frames as f64 / WINDOW.as_secs_f64()),
+                format!("{} %", digits(row.cpu_s / WINDOW.as_secs_f64() * 100.0)),
+                duration(per_frame),
+                duration(bare),
+                format!("{} x", digits(per_frame / bare)),
+                format!("{memory} MiB"),
+                format!("{} KiB", memory.saturating_sub(idle_mib) * 1024 / count as u64),
+                delay(0.5),
+                delay(0.99),
+                delay(1.0),
+            ]);
+        }
+    }
+    println!("{table}");
+    println!(
+        "A full frame has {} bytes. The coordinator had {idle_mib} MiB before the first agent. The delay is \
+         from the moment at which a sample says that it was taken, in whole milliseconds, until the watcher \
+         has read the event; the senders and the watcher run on the same cores as the coordinator.",
+        full(0).to_frame()?.to_bytes().len()
+    );
+    Ok(())
+}
+
+/// Agents that join, connect and send until the bench ends.
+async fn join(
+    fleet: &Fleet,
+    numbers: std::ops::Range<usize>,
+    sent: &Arc<AtomicU64>,
+) -> anyhow::Result<()> {
+    if numbers.is_empty() {
+        return Ok(());
+    }
+    let token: Arc<str> = fleet.join_token(u32::try_from(numbers.len())?, 3600).await?.into();
+    let coordinator = fleet.quic();
+    let mut joining: JoinSet<anyhow::Result<()>> = JoinSet::new();
+    for number in numbers {
+        if joining.len() >= JOINING {
+            joining.join_next().await.context("no join is under way")???;
+        }
+        let (token, sent) = (token.clone(), sent.clone());
+        joining.spawn(async move {
+            let refused = |refuse: gangline_common::wire::tlv::Refuse| anyhow::anyhow!(refuse.text);
+            let agent = RawAgent::join(coordinator, &token).await?.map_err(refused)?;
+            let name = format!("held{number}");
+            let mut session = agent.connect(&hello(&name)).await?.map_err(refused)?;
+            session.say(AgentMessage::Inventory(Box::new(inventory(&name, number)))).await?;
+            let samples = session.connection.open_uni(StreamKind::Telemetry).await?;
+            tokio::spawn(async move {
+                if let Err(error) = serve(session, samples, number, &sent).await {
+                    eprintln!("agent {number} has ended: {error:#}");
+                }
+            });
+            Ok(())
+        });
+    }
+    while let Some(joined) = joining.join_next().await {
+        joined??;
+    }
+    Ok(())
+}
+
+async fn serve(
+    session: gangline_fleet::raw_agent::RawSession,
+    mut samples: FrameSender,
+    number: usize,
+    sent: &AtomicU64,
+) -> anyhow::Result<()> {
+    let gangline_fleet::raw_agent::RawSession { connection, mut control, mut incoming, endpoint } =
+        session;
+    let mut sample = full(0);
+    // Spread over the second, as agents that began at any time are.
+    let phase = Duration::from_micros(number as u64 * 7919 % 1_000_000);
+    let mut due = tokio::time::interval_at(Instant::now() + phase, PERIOD);
+    let mut beats = tokio::time::interval_at(Instant::now() + phase, HEARTBEAT);
+    let mut sequence = 0;
+    loop {
+        tokio::select! {
+            _ = due.tick() => {
+                sample.wall_ms = wall().as_millis() as u64;
+                samples.send(&sample.to_frame()?).await?;
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+            _ = beats.tick() => {
+                sequence += 1;
+                let beat = Heartbeat { sequence, held: Generation::default() };
+                control.send(&AgentMessage::Heartbeat(beat).to_frame()?).await?;
+            }
+            frame = incoming.receive() => {
+                if frame?.is_none() {
+                    drop((connection, endpoint));
+                    anyhow::bail!("the coordinator has closed the session");
+                }
+            }
+        }
+    }
+}
+
+struct Measured {
+    frames: u64,
+    cpu_s: f64,
+    delay: Series,
+}
+
+async fn measure(
+    fleet: &Fleet,
+    pid: u32,
+    count: usize,
+    watchers: usize,
+    sent: &AtomicU64,
+) -> anyhow::Result<Measured> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let counting = Arc::new(AtomicBool::new(false));
+    let mut watching = Vec::new();
+    for _ in 0..watchers {
+        let address = fleet.url().trim_start_matches("http://").to_owned();
+        let (token, ended, counting) = (fleet.api()?.token, ended.clone(), counting.clone());
+        watching.push(std::thread::spawn(move || watch(&address, &token, &ended, &counting)));
+    }
+    tokio::time::sleep(SETTLE).await;
+    counting.store(true, Ordering::Relaxed);
+    let (frames, cpu) = (sent.load(Ordering::Relaxed), cpu_s(pid)?);
+    tokio::time::sleep(WINDOW).await;
+    let (frames, cpu) = (sent.load(Ordering::Relaxed) - frames, cpu_s(pid)? - cpu);
+    ended.store(true, Ordering::Relaxed);
+    let mut delay = Series::default();
+    for watcher in watching {
+        let (seen, lost) = watcher.join().map_err(|_| anyhow::anyhow!("a watcher panicked"))??;
+        anyhow::ensure!(!seen.is_empty(), "the watcher saw no sample");
+        if lost > 0 {
+            println!("{count} agents: a watcher was told that it lost events, {lost} time(s)");
+        }
+        for one in seen {
+            delay.record(one, 1)?;
+        }
+    }
+    Ok(Measured { frames, cpu_s: cpu, delay })
+}
+
+/// Reads the stream of nodes; gives the delays of the samples that came while it counted, and how often
+/// it was told of lost events.
+fn watch(
+    address: &str,
+    token: &str,
+    ended: &AtomicBool,
+    counting: &AtomicBool,
+) -> anyhow::Result<(Vec<Duration>, usize)> {
+    const TIME: &[u8] = b"\"time\":\"";
+    const STAMP: usize = "2026-11-22T12:34:56.789Z".len();
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    write!(
+        stream,
+        "GET /api/v1/nodes/stream HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
+    )?;
+    let mut buffer = vec![0; 1 << 20];
+    let (mut held, mut lost, mut delays) = (0, 0, Vec::new());
+    while !ended.load(Ordering::Relaxed) {
+        let count = match stream.read(&mut buffer[held..]) {
+            Ok(0) => anyhow::bail!("the stream has ended"),
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let now = wall();
+        let text = &buffer[..held + count];
+        let mut at = 0;
+        while let Some(found) = text.get(at..).and_then(|rest| find(rest, TIME)) {
+            let from = at + found + TIME.len();
+            let Some(stamp) = text.get(from..from + STAMP) else { break };
+            if counting.load(Ordering::Relaxed) {
+                delays.push(since(stamp, now).context("a time that is none")?);
+            }
+            at = from;
+        }
+        lost += usize::from(find(text, b"event: dropped").is_some());
+        let keep = (TIME.len() + STAMP).min(text.len() - at);
+        let from = text.len() - keep;
+        buffer.copy_within(from..from + keep, 0);
+        held = keep;
+    }
+    Ok((delays, lost))
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+/// From an RFC 3339 time of this hour to `now`.
+fn since(stamp: &[u8], now: Duration) -> Option<Duration> {
+    const HOUR_US: u64 = 3_600_000_000;
+    let number = |range: std::ops::Range<usize>| {
+        std::str::from_utf8(stamp.get(range)?).ok()?.parse::<u64>().ok()
+    };
+    let of_hour = (number(14..16)? * 60 + number(17..19)?) * 1_000_000 + number(20..23)? * 1000;
+    let now = now.as_micros() as u64 % HOUR_US;
+    Some(Duration::from_micros((now + HOUR_US - of_hour) % HOUR_US))
+}
+
+/// Processor time for a frame that is taken and forgotten, in nanoseconds, at as many frames a second.
+async fn bare(count: usize) -> anyhow::Result<f64> {
+    let directory = tempfile::tempdir()?;
+    let connections = count.min(SINK_CONNECTIONS);
+    let sink = Sink::start(directory.path(), connections).await?;
+    let frame = full(0).to_frame()?;
+    let period = PERIOD.mul_f64(connections as f64 / count as f64);
+    let mut senders = JoinSet::new();
+    for (number, mut stream) in sink.streams().await?.into_iter().enumerate() {
+        let frame = frame.clone();
+        let phase = period.mul_f64(number as f64 / connections as f64);
+        senders.spawn(async move {
+            let mut due = tokio::time::interval_at(Instant::now() + phase, period);
+            loop {
+                due.tick().await;
+                if stream.send(&frame).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    tokio::time::sleep(SETTLE).await;
+    let (frames, cpu) = sink.taken();
+    tokio::time::sleep(WINDOW).await;
+    let (frames, cpu) = (sink.taken().0 - frames, sink.taken().1 - cpu);
+    drop(senders);
+    sink.stop().await;
+    anyhow::ensure!(frames > 0, "the sink took no frame");
+    Ok(cpu as f64 / frames as f64)
+}
+
+fn wall() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Processor time of a process so far, in seconds.
+fn cpu_s(pid: u32) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may hold anything.
+    let after = stat.rsplit_once(')').context("no name in stat")?.1;
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let ticks = |index: usize| -> anyhow::Result<f64> {
+        Ok(fields.get(index).context("stat is short")?.parse()?)
+    };
+    Ok((ticks(11)? + ticks(12)?) / TICKS)
+}
+
+fn resident_mib(pid: u32) -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+    let kib = line.split_whitespace().nth(1).context("no number")?;
+    Ok(kib.parse::<u64>()? / 1024)
+}
