@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use gangline_fleet::process::kill;
 use serde_json::{Value, json};
 use support::{SHORT, TestResult, built};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -154,7 +155,7 @@ async fn kills_in_between_lose_no_event_and_no_gpu_time() -> TestResult {
     endpoint.until("job.running", &job).await?;
     fleet.kill_coordinator()?;
     fleet.start_coordinator().await?;
-    api.wait_node("w0", "reachable", SHORT).await?;
+    api.wait_node("w0", &["busy", "mixed"], SHORT).await?;
     let interrupted = Instant::now();
     let processes = fleet.gang_processes();
     let sleeps = processes.iter().find(|found| found.command.starts_with("sleep"));

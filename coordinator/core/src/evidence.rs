@@ -244,7 +244,9 @@ impl Core {
         let node = node.clone();
         let name = node.name.clone();
         self.audit(actor, "node.force-release", format!("node {name}"), &detail, now, out);
-        self.tell("node.released", About::Node(&node), &detail, now, out);
+        // Whoever sees nodes sees this; whose jobs they are is not for all of them.
+        let said = format!("by {}: {reason}", actor.user);
+        self.tell("node.released", About::Node(&node), &said, now, out);
         let why = format!("released by {} without a word of its node: {reason}", actor.user);
         self.give_up_node(id, &why, &actor.user, now, out);
         self.ask_for_scheduling();
