@@ -336,6 +336,11 @@ impl Board {
         nodes
     }
 
+    /// The pool that a node is in.
+    pub fn pool_of(&self, node: &NodeId) -> Option<String> {
+        self.read().nodes.get(node)?.pool().map(str::to_owned)
+    }
+
     /// A node by id or by name.
     pub fn node(&self, id_or_name: &str) -> Option<NodeSnapshot> {
         let inner = self.read();

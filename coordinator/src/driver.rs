@@ -175,6 +175,7 @@ impl Loop {
         let starts = meters::starts(&self.board, &effects, Timestamp::now());
         self.board.publish(&effects);
         self.meters.note_starts(&starts, &self.board);
+        self.meters.note_ends(&effects);
         // A desired state replaces the one before it: only the newest of a session is made ready.
         let mut told = HashSet::new();
         for push in effects.pushes.into_iter().rev() {

@@ -8,7 +8,7 @@ use gangline_common::ids::GangId;
 use gangline_common::time::Timestamp;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
-use prometheus::{Histogram, HistogramOpts, HistogramVec, exponential_buckets};
+use prometheus::{CounterVec, Histogram, HistogramOpts, HistogramVec, Opts, exponential_buckets};
 
 use crate::board::Board;
 use crate::core::effect::{Effects, Write};
@@ -23,6 +23,7 @@ struct Inner {
     commit: Histogram,
     schedule: Histogram,
     queue_wait: HistogramVec,
+    gpu_seconds: CounterVec,
 }
 
 impl Meters {
@@ -47,10 +48,16 @@ impl Meters {
             "How long a job could have started before it did, by the pool that it got.",
         )
         .buckets(exponential_buckets(1.0, 4.0, 12)?);
+        let gpu_seconds = Opts::new(
+            "gangline_job_gpu_seconds_total",
+            "GPU-seconds of allocations that have ended since the coordinator started, by what \
+             became of them.",
+        );
         Ok(Meters(Arc::new(Inner {
             commit: Histogram::with_opts(commit)?,
             schedule: Histogram::with_opts(schedule)?,
             queue_wait: HistogramVec::new(queue_wait, &["pool"])?,
+            gpu_seconds: CounterVec::new(gpu_seconds, &["project", "pool", "class"])?,
         })))
     }
 
@@ -74,10 +81,21 @@ impl Meters {
         }
     }
 
+    /// Notes allocations that have ended: a GPU-second gets its class at the end.
+    pub fn note_ends(&self, effects: &Effects) {
+        for write in &effects.writes {
+            let Write::Spent(spent) = write else { continue };
+            for (class, ms) in spent.classes.each() {
+                let labels = [spent.project.as_str(), &spent.pool, class];
+                self.0.gpu_seconds.with_label_values(&labels).inc_by(ms as f64 / 1000.0);
+            }
+        }
+    }
+
     /// All families, as they are now.
     pub fn gather(&self) -> Vec<MetricFamily> {
-        let Inner { commit, schedule, queue_wait } = &*self.0;
-        [commit.collect(), schedule.collect(), queue_wait.collect()].concat()
+        let Inner { commit, schedule, queue_wait, gpu_seconds } = &*self.0;
+        [commit.collect(), schedule.collect(), queue_wait.collect(), gpu_seconds.collect()].concat()
     }
 }
 
@@ -110,9 +128,8 @@ pub fn starts(board: &Board, effects: &Effects, now: Timestamp) -> Vec<Start> {
     starts
 }
 
-/// The pool of the nodes that a gang is on: that of its first member.
+/// The pool of the nodes that a gang is on, which are all of one pool.
 pub fn pool_of(board: &Board, gang: &Gang) -> Option<String> {
     let (_, member) = gang.members.last_key_value()?;
-    let node = board.node(member.node.as_str())?;
-    node.node.pool().map(str::to_owned)
+    board.pool_of(&member.node)
 }

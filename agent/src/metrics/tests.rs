@@ -164,7 +164,6 @@ fn readings(gpus: Option<Latest<Vec<GpuSample>>>) -> Readings {
         dropped: 4,
         lag_ms: 0,
         interval_ms: 1000,
-        lag_ms: 0,
     }
 }
 

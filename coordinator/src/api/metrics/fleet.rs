@@ -37,6 +37,7 @@ pub(super) fn page(api: &ApiState) -> Page {
     let nodes = api.board.nodes();
     let nodes: Vec<_> = nodes.iter().filter(|snapshot| !snapshot.node.revoked).collect();
     add_nodes(&mut page, &nodes);
+    add_conditions(&mut page, &nodes);
     add_agents(&mut page, api, &nodes);
     let jobs = api.board.jobs();
     let declared = api.board.declared_pools();
@@ -50,6 +51,14 @@ pub(super) fn page(api: &ApiState) -> Page {
         Kind::Counter,
     )
     .add(&[], api.logs.written() as f64);
+    let counts = api.telemetry.all_counts();
+    let mut refused = page.family(
+        "gangline_refused_samples_total",
+        "Samples of nodes that were not kept: they came too often, or are of another time.",
+        Kind::Counter,
+    );
+    refused.add(&[("reason", "hasty")], counts.hasty as f64);
+    refused.add(&[("reason", "untimely")], counts.untimely as f64);
     page.extend(api.meters.gather());
     page
 }
@@ -88,6 +97,26 @@ fn add_nodes(page: &mut Page, nodes: &[&NodeSnapshot]) {
         let [name, pool] = place(snapshot);
         for (state, count) in [("in_use", used), ("free", free), ("unusable", unusable)] {
             gpus.add(&[name, pool, ("state", state)], count as f64);
+        }
+    }
+}
+
+/// What stands against nodes, by how bad it is. The words of rules and the parts that they are about
+/// come from agents, and are no labels.
+fn add_conditions(page: &mut Page, nodes: &[&NodeSnapshot]) {
+    let mut family = page.family(
+        "gangline_node_conditions",
+        "Conditions of the node that stand, by level; none where there is none.",
+        Kind::Gauge,
+    );
+    for snapshot in nodes {
+        let mut count: BTreeMap<&str, u32> = BTreeMap::new();
+        for condition in snapshot.node.health.conditions.iter().filter(|c| !c.shadow) {
+            *count.entry(condition.level.word()).or_default() += 1;
+        }
+        let [name, pool] = place(snapshot);
+        for (level, count) in count {
+            family.add(&[name, pool, ("level", level)], f64::from(count));
         }
     }
 }
@@ -172,8 +201,7 @@ fn add_queue(
 }
 
 fn add_jobs(page: &mut Page, api: &ApiState, jobs: &[Arc<Job>], now: Timestamp) {
-    let is_shown = |job: &Job| job.ended.is_none_or(|ended| now.ms_since(ended) < AFTER_END_MS);
-    let shown = jobs.iter().filter(|job| is_shown(job));
+    let shown = jobs.iter().filter(|job| is_shown(job.ended, now));
     let shown: Vec<JobSnapshot> = shown.filter_map(|job| api.board.job(&job.id)).collect();
     let mut info = page.family(
         "gangline_job_info",
@@ -202,6 +230,11 @@ fn add_jobs(page: &mut Page, api: &ApiState, jobs: &[Arc<Job>], now: Timestamp) 
     }
 }
 
+/// Whether a job that has ended then, or has not, still has series.
+fn is_shown(ended: Option<Timestamp>, now: Timestamp) -> bool {
+    ended.is_none_or(|ended| now.ms_since(ended) < AFTER_END_MS)
+}
+
 /// When a running job last did something that can be seen from here. A cluster and its guests share
 /// one log, which says nothing of any of them.
 fn last_progress(api: &ApiState, snapshot: &JobSnapshot) -> Option<Timestamp> {
@@ -219,4 +252,17 @@ fn last_progress(api: &ApiState, snapshot: &JobSnapshot) -> Option<Timestamp> {
 
 fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_has_no_series_ten_minutes_after_its_end() {
+        let at = |boot_ms| Timestamp { boot_ms, wall_ms: 0 };
+        assert!(is_shown(None, at(u64::MAX)));
+        assert!(is_shown(Some(at(1000)), at(1000 + AFTER_END_MS - 1)));
+        assert!(!is_shown(Some(at(1000)), at(1000 + AFTER_END_MS)));
+    }
 }
