@@ -258,7 +258,7 @@ impl Rules {
 
     /// A category in words.
     pub fn title(&self, category: Category) -> &str {
-        self.defaults(category).map_or("unknown", |defaults| &defaults.title)
+        self.defaults(category).map_or("not known", |defaults| &defaults.title)
     }
 
     pub(crate) fn rank(&self, rule: &Rule) -> Rank {
