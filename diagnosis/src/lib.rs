@@ -16,6 +16,7 @@ mod clock;
 mod facts;
 mod handled;
 mod lines;
+mod needles;
 mod pattern;
 mod prefix;
 mod progress;

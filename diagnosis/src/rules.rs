@@ -1,17 +1,17 @@
 //! The rules: data in `rules.toml`, read and checked as a whole.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
-use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
+use regex::bytes::{Regex, RegexBuilder};
 use serde::Deserialize;
 
+use crate::needles::{self, Needles};
 use crate::taxonomy::{Action, Category, Rank};
 
 /// The rules that come with this program.
 const BUILT_IN: &str = include_str!("../rules.toml");
 
-/// Memory of the automaton that looks for all rules at once, in bytes.
-const SET_BYTES: usize = 64 * 1024 * 1024;
 /// Memory of a single expression.
 const REGEX_BYTES: usize = 4 * 1024 * 1024;
 
@@ -21,9 +21,7 @@ pub enum RulesError {
     #[error("it is not TOML of the right form: {0}")]
     Form(#[from] Box<toml::de::Error>),
     #[error("rule {id:?}: {source}")]
-    Pattern { id: String, source: Box<regex::Error> },
-    #[error("the rules together: {0}")]
-    Set(Box<regex::Error>),
+    Pattern { id: String, source: Box<regex_syntax::Error> },
     #[error("two rules are called {0:?}")]
     Twice(String),
     #[error("category {0:?} has no entry")]
@@ -115,12 +113,51 @@ struct File {
     rule: Vec<Rule>,
 }
 
-/// The second looks of a rule, at the same line and at its traceback.
+/// An expression that is compiled when it is first needed.
 #[derive(Debug)]
-struct Limits {
-    unless: Option<Regex>,
-    frames: Option<Regex>,
-    cleared_by: Option<Regex>,
+struct Lazy {
+    pattern: String,
+    regex: OnceLock<Option<Regex>>,
+}
+
+impl Lazy {
+    fn new(pattern: &str) -> Self {
+        Self { pattern: pattern.to_owned(), regex: OnceLock::new() }
+    }
+
+    /// Whether it fits. One that is too large to be compiled fits nothing, and its example fails.
+    fn fits(&self, text: &str) -> bool {
+        let regex = self.regex.get_or_init(|| {
+            RegexBuilder::new(&self.pattern)
+                .case_insensitive(true)
+                .unicode(false)
+                .size_limit(REGEX_BYTES)
+                .build()
+                .ok()
+        });
+        regex.as_ref().is_some_and(|regex| regex.is_match(text.as_bytes()))
+    }
+}
+
+/// The expressions of a rule.
+#[derive(Debug)]
+struct Expressions {
+    pattern: Lazy,
+    unless: Option<Lazy>,
+    frames: Option<Lazy>,
+    cleared_by: Option<Lazy>,
+}
+
+impl Expressions {
+    fn of(rule: &Rule) -> Expressions {
+        let lazy = |text: &Option<String>| text.as_deref().map(Lazy::new);
+        Expressions {
+            pattern: Lazy::new(&rule.pattern),
+            unless: lazy(&rule.unless),
+            frames: lazy(&rule.frames),
+            cleared_by: lazy(&rule.cleared_by),
+        }
+    }
 }
 
 /// All rules, ready to be used.
@@ -129,8 +166,8 @@ pub struct Rules {
     version: u32,
     categories: BTreeMap<Category, Defaults>,
     rules: Vec<Rule>,
-    limits: Vec<Limits>,
-    set: RegexSet,
+    expressions: Vec<Expressions>,
+    needles: Needles,
 }
 
 impl Rules {
@@ -153,43 +190,28 @@ impl Rules {
                 return Err(RulesError::NoCategory(category.word()));
             }
         }
-        let mut limits = Vec::with_capacity(file.rule.len());
         let mut names = std::collections::BTreeSet::new();
         for rule in &file.rule {
             if !names.insert(rule.id.as_str()) {
                 return Err(RulesError::Twice(rule.id.clone()));
             }
-            let compiled = |text: &Option<String>| {
-                text.as_deref().map(|text| compile(&rule.id, text)).transpose()
-            };
-            limits.push(Limits {
-                unless: compiled(&rule.unless)?,
-                frames: compiled(&rule.frames)?,
-                cleared_by: compiled(&rule.cleared_by)?,
-            });
-        }
-        let set = RegexSetBuilder::new(file.rule.iter().map(|rule| &rule.pattern))
-            .case_insensitive(true)
-            .unicode(false)
-            .size_limit(SET_BYTES)
-            .dfa_size_limit(SET_BYTES)
-            .build();
-        let set = match set {
-            Ok(set) => set,
-            Err(error) => {
-                // Each alone, so that the error names the rule.
-                for rule in &file.rule {
-                    compile(&rule.id, &rule.pattern)?;
-                }
-                return Err(RulesError::Set(Box::new(error)));
+            let more = [&rule.unless, &rule.frames, &rule.cleared_by];
+            for pattern in more.into_iter().flatten() {
+                needles::check(pattern)
+                    .map_err(|source| RulesError::Pattern { id: rule.id.clone(), source })?;
             }
-        };
+        }
+        let patterns = file.rule.iter().map(|rule| rule.pattern.as_str());
+        let needles = Needles::of(patterns).map_err(|(index, source)| {
+            let id = file.rule.get(index).map(|rule| rule.id.clone()).unwrap_or_default();
+            RulesError::Pattern { id, source }
+        })?;
         Ok(Rules {
             version: file.version,
             categories: file.category,
+            expressions: file.rule.iter().map(Expressions::of).collect(),
             rules: file.rule,
-            limits,
-            set,
+            needles,
         })
     }
 
@@ -205,27 +227,24 @@ impl Rules {
 
     /// The numbers of the rules that `line` fits, when it ends a traceback with these `frames`.
     pub(crate) fn fitting(&self, line: &str, frames: &str) -> Vec<usize> {
-        let matches = self.set.matches(line.as_bytes());
-        if !matches.matched_any() {
-            return Vec::new();
-        }
-        let allowed = |index: &usize| {
-            let Some(limits) = self.limits.get(*index) else { return false };
-            !limits.unless.as_ref().is_some_and(|regex| regex.is_match(line.as_bytes()))
-                && limits.frames.as_ref().is_none_or(|regex| regex.is_match(frames.as_bytes()))
+        let fits = |index: &usize| {
+            let Some(rule) = self.expressions.get(*index) else { return false };
+            rule.pattern.fits(line)
+                && !rule.unless.as_ref().is_some_and(|regex| regex.fits(line))
+                && rule.frames.as_ref().is_none_or(|regex| regex.fits(frames))
         };
-        matches.iter().filter(allowed).collect()
+        self.needles.candidates(line).into_iter().filter(fits).collect()
     }
 
     /// Whether `line` says that what the rule found is over.
     pub(crate) fn is_cleared(&self, index: usize, line: &str) -> bool {
-        let cleared_by = self.limits.get(index).and_then(|limits| limits.cleared_by.as_ref());
-        cleared_by.is_some_and(|regex| regex.is_match(line.as_bytes()))
+        let cleared_by = self.expressions.get(index).and_then(|rule| rule.cleared_by.as_ref());
+        cleared_by.is_some_and(|regex| regex.fits(line))
     }
 
     /// Whether the rule knows such lines.
     pub(crate) fn can_be_cleared(&self, index: usize) -> bool {
-        self.limits.get(index).is_some_and(|limits| limits.cleared_by.is_some())
+        self.expressions.get(index).is_some_and(|rule| rule.cleared_by.is_some())
     }
 
     pub(crate) fn rule(&self, index: usize) -> Option<&Rule> {
@@ -239,7 +258,7 @@ impl Rules {
 
     /// A category in words.
     pub fn title(&self, category: Category) -> &str {
-        self.defaults(category).map_or("unknown", |defaults| &defaults.title)
+        self.defaults(category).map_or("not known", |defaults| &defaults.title)
     }
 
     pub(crate) fn rank(&self, rule: &Rule) -> Rank {
@@ -256,11 +275,27 @@ impl Rules {
     }
 }
 
-fn compile(id: &str, pattern: &str) -> Result<Regex, RulesError> {
-    let regex = RegexBuilder::new(pattern)
-        .case_insensitive(true)
-        .unicode(false)
-        .size_limit(REGEX_BYTES)
-        .build();
-    regex.map_err(|error| RulesError::Pattern { id: id.to_owned(), source: Box::new(error) })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_rules_are_tried_on_every_line() {
+        let rules = Rules::built_in().unwrap();
+        let tried = rules.needles.candidates("");
+        let names: Vec<&str> = tried.iter().map(|index| rules.rules[*index].id.as_str()).collect();
+        assert!(names.len() <= 4, "{names:?}");
+    }
+
+    #[test]
+    fn every_expression_can_be_compiled() {
+        let rules = Rules::built_in().unwrap();
+        for (rule, expressions) in rules.rules.iter().zip(&rules.expressions) {
+            let more = [&expressions.unless, &expressions.frames, &expressions.cleared_by];
+            for lazy in more.into_iter().flatten().chain([&expressions.pattern]) {
+                lazy.fits("");
+                assert!(lazy.regex.get().is_some_and(Option::is_some), "{}", rule.id);
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ pub const TAIL_BYTES: usize = 2 * 1024 * 1024;
 /// Most sources of one failure; more are not looked at.
 pub const MAX_SOURCES: usize = 256;
 /// Bytes of all sources of one failure together.
-const MAX_TOTAL_BYTES: usize = 24 * 1024 * 1024;
+const MAX_TOTAL_BYTES: usize = 8 * 1024 * 1024;
 
 /// Bytes from the start and from the end of each of `sources` logs, so that all of them together
 /// are read in bounded time.
@@ -83,7 +83,7 @@ mod tests {
         for sources in [0, 1, 7, 64, 256, 100_000] {
             let (head, tail) = share(sources);
             assert!(sources.min(MAX_SOURCES) * (head + tail) <= MAX_TOTAL_BYTES);
-            assert!(head >= 16 * 1024 && tail >= 64 * 1024);
+            assert!(head >= 8 * 1024 && tail >= 24 * 1024);
         }
     }
 }
