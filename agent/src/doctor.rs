@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::collectors::host::{self, Roots};
 use crate::collectors::nvml::{NvmlCollector, NvmlError};
+use crate::collectors::storage::room;
 
 /// Longest text or advice of a line, in characters: error texts of other programs may be long.
 const MAX_TEXT: usize = 400;
@@ -142,7 +143,7 @@ pub async fn examine(subject: &Subject<'_>) -> Vec<DoctorLine> {
     lines.push(limits::cgroup(&subject.roots, facts.cgroup));
     lines.extend(limits::memory_and_pids(&facts));
     lines.push(limits::cpus(&facts));
-    lines.push(limits::shm(&facts, &host::space(&subject.roots.dev.join("shm"))));
+    lines.push(limits::shm(&facts, &room(&subject.roots.dev.join("shm"))));
     lines.extend(limits::ulimits(fabric.present()));
     lines.push(limits::ports(subject.port_range, facts.ip_local_port_range));
     lines.extend(storage::local(&subject.state_dir, &subject.temp_root).await);

@@ -270,7 +270,7 @@ pub enum Owner {
     Member(MemberKey),
     /// It lives here and carries no mark.
     Foreign { uid: Option<u32> },
-    /// There is no such pid here, or its environment may not be read: nothing is certain.
+    /// There is no such pid here, or its environment cannot be read or is empty: nothing is certain.
     #[default]
     Unknown,
 }

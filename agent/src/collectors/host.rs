@@ -12,6 +12,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::slot::{CollectError, Collector};
+use super::storage::{Room, room};
 pub use cgroup::{CgroupVersion, Limit};
 use cpu::{CgroupCpu, allowed_cpus, share_of_allowed};
 
@@ -174,7 +175,7 @@ pub fn facts(roots: &Roots) -> HostFacts {
         memory_host_bytes: memory.host.map(|host| host.total),
         memory_limit: memory.limit,
         pids_limit: cgroup::pids_limit(roots),
-        shm_bytes: shm(roots).map(|space| space.total),
+        shm_bytes: shm(roots).map(|room| room.total_bytes),
         ip_local_port_range: text(&sysctl.join("net/ipv4/ip_local_port_range"))
             .as_deref()
             .and_then(parse_port_range),
@@ -224,8 +225,8 @@ impl HostCollector {
             mem_available_bytes: memory.available,
             mem_total_bytes: memory.total,
             load1: text(&self.roots.proc.join("loadavg")).as_deref().and_then(parse_load1),
-            shm_free_bytes: shm.map(|space| space.free),
-            shm_total_bytes: shm.map(|space| space.total),
+            shm_free_bytes: shm.as_ref().map(|room| room.free_bytes),
+            shm_total_bytes: shm.map(|room| room.total_bytes),
             cpu_pressure: load::pressure(&self.roots, "cpu"),
             memory_pressure: load::pressure(&self.roots, "memory"),
             io_pressure: load::pressure(&self.roots, "io"),
@@ -283,30 +284,8 @@ impl Collector for HostCollector {
     }
 }
 
-/// Used and free bytes of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Space {
-    /// Size in bytes.
-    pub total: u64,
-    /// What a process without privileges can still write, in bytes.
-    pub free: u64,
-}
-
-/// Size and free space of the file system that holds `path`. Blocks as long as the file system does: call it
-/// for network file systems only from a thread that may be lost.
-///
-/// # Errors
-/// The kernel's, e.g. for a path that does not exist.
-pub fn space(path: &Path) -> std::io::Result<Space> {
-    let found = rustix::fs::statvfs(path)?;
-    Ok(Space {
-        total: found.f_blocks.saturating_mul(found.f_frsize),
-        free: found.f_bavail.saturating_mul(found.f_frsize),
-    })
-}
-
-fn shm(roots: &Roots) -> Option<Space> {
-    space(&roots.dev.join("shm")).ok()
+fn shm(roots: &Roots) -> Option<Room> {
+    room(&roots.dev.join("shm")).ok()
 }
 
 /// Lines of `/proc/meminfo` in bytes.

@@ -59,10 +59,13 @@ mod tests {
             Self(command.spawn().expect("sleep"))
         }
 
-        /// The owner, once the program is the one that was started: its environment is that of this test before.
+        /// The owner, once the program is the one that was started: before, its environment is that of this
+        /// test, and for a moment none.
         fn owner(&self) -> Owner {
-            while std::fs::read_link(format!("/proc/{}/exe", self.0.id()))
-                .is_ok_and(|program| std::env::current_exe().is_ok_and(|own| own == program))
+            let link = format!("/proc/{}/exe", self.0.id());
+            let own = std::env::current_exe().expect("own program");
+            while std::fs::read_link(&link).is_ok_and(|program| program == own)
+                || of(self.0.id()) == Owner::Unknown
             {
                 std::thread::yield_now();
             }

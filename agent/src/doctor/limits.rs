@@ -5,7 +5,8 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{DoctorLine, Level, size};
 use crate::collectors::host::cgroup::{CgroupVersion, Limit, own_group};
-use crate::collectors::host::{HostFacts, Roots, Space};
+use crate::collectors::host::{HostFacts, Roots};
+use crate::collectors::storage::Room;
 
 /// A Ray head takes about 600 processes and threads and each worker a few dozen.
 const FEW_PIDS: u64 = 4096;
@@ -107,18 +108,18 @@ pub(super) fn cpus(facts: &HostFacts) -> DoctorLine {
 }
 
 /// Size of `/dev/shm`, where Ray has its object store and NCCL its buffers.
-pub(super) fn shm(facts: &HostFacts, found: &std::io::Result<Space>) -> DoctorLine {
+pub(super) fn shm(facts: &HostFacts, found: &std::io::Result<Room>) -> DoctorLine {
     const CHECK: &str = "/dev/shm";
-    let space = match found {
-        Ok(space) => space,
+    let room = match found {
+        Ok(room) => room,
         Err(error) => {
             return DoctorLine::new(CHECK, Level::Error, error.to_string())
                 .advise("mount a tmpfs at /dev/shm, a third of the memory or more");
         }
     };
-    let text = format!("{}, {} free", size(space.total), size(space.free));
+    let text = format!("{}, {} free", size(room.total_bytes), size(room.free_bytes));
     let wanted = facts.memory_bytes.map_or(SMALL_SHM, |memory| SMALL_SHM.max(memory / 10));
-    if space.total < wanted {
+    if room.total_bytes < wanted {
         let advice = format!(
             "raise it to {} or more (docker --shm-size, an emptyDir of medium Memory): object store and NCCL need it",
             size(wanted)
@@ -192,7 +193,8 @@ mod tests {
 
     use super::{cgroup, cpus, memlock, memory, nofile, pids, ports, shm};
     use crate::collectors::fixture::{Tree, roots};
-    use crate::collectors::host::{CgroupVersion, HostFacts, Limit, Space};
+    use crate::collectors::host::{CgroupVersion, HostFacts, Limit};
+    use crate::collectors::storage::Room;
     use crate::doctor::Level;
 
     #[test]
@@ -226,10 +228,11 @@ mod tests {
     #[test]
     fn shm_is_measured_against_memory() {
         let facts = HostFacts { memory_bytes: Some(100 << 30), ..HostFacts::default() };
-        let of = |gib: u64| Ok(Space { total: gib << 30, free: gib << 30 });
+        let room = |bytes| Ok(Room { total_bytes: bytes, free_bytes: bytes, ..Room::default() });
+        let of = |gib: u64| room(gib << 30);
         assert_eq!(shm(&facts, &of(9)).level, Level::Warning);
         assert_eq!(shm(&facts, &of(10)).level, Level::Ok);
-        let docker = Ok(Space { total: 64 << 20, free: 64 << 20 });
+        let docker = room(64 << 20);
         assert_eq!(shm(&HostFacts::default(), &docker).level, Level::Warning);
         let absent = Err(Error::from(ErrorKind::NotFound));
         assert_eq!(shm(&facts, &absent).level, Level::Error);

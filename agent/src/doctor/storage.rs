@@ -13,7 +13,7 @@ use rustix::fs::Access;
 use tokio::sync::oneshot;
 
 use super::{DoctorLine, Level, size};
-use crate::collectors::host::{Space, space};
+use crate::collectors::storage::{self, Room};
 
 /// How long a look at a directory may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -109,11 +109,11 @@ async fn room(check: &str, path: &Path, wanted: u64) -> DoctorLine {
     let found = look(path, PATIENCE, |path| {
         let existing = nearest(path);
         let writable = rustix::fs::access(&existing, Access::WRITE_OK).is_ok();
-        let space = space(&existing).map_err(|error| error.to_string());
-        (space, writable)
+        let room = storage::room(&existing).map_err(|error| error.to_string());
+        (room, writable)
     });
     match found.await {
-        Ok((Ok(space), writable)) => judge_room(check, path, space, writable, wanted),
+        Ok((Ok(room), writable)) => judge_room(check, path, &room, writable, wanted),
         Ok((Err(error), _)) => {
             DoctorLine::new(check, Level::Error, format!("{}: {error}", path.display()))
         }
@@ -127,18 +127,19 @@ fn nearest(path: &Path) -> PathBuf {
     existing.unwrap_or(Path::new("/")).to_owned()
 }
 
-fn judge_room(check: &str, path: &Path, space: Space, writable: bool, wanted: u64) -> DoctorLine {
-    let text = format!("{}: {} free of {}", path.display(), size(space.free), size(space.total));
+fn judge_room(check: &str, path: &Path, room: &Room, writable: bool, wanted: u64) -> DoctorLine {
+    let text =
+        format!("{}: {} free of {}", path.display(), size(room.free_bytes), size(room.total_bytes));
     if !writable {
         return DoctorLine::new(check, Level::Error, format!("{text}, not writable"))
             .advise("give the agent a directory that it may write to");
     }
-    let used = u128::from(space.total.saturating_sub(space.free));
-    if used * 100 > u128::from(space.total) * u128::from(RAY_FULL_PCT) {
+    let used = u128::from(room.total_bytes.saturating_sub(room.free_bytes));
+    if used * 100 > u128::from(room.total_bytes) * u128::from(RAY_FULL_PCT) {
         return DoctorLine::new(check, Level::Error, format!("{text}: over {RAY_FULL_PCT} % full"))
             .advise("free some: Ray creates no objects on a file system that full");
     }
-    if space.free < wanted {
+    if room.free_bytes < wanted {
         return DoctorLine::new(check, Level::Warning, text)
             .advise(format!("{} or more is advisable", size(wanted)));
     }
@@ -201,14 +202,15 @@ mod tests {
 
     use super::{NoAnswer, PATIENCE, judge_room, local, look, shared};
     use crate::collectors::fixture::Tree;
-    use crate::collectors::host::Space;
+    use crate::collectors::storage::Room;
     use crate::doctor::Level;
 
     #[test]
     fn room_is_judged_by_what_is_left() {
         let judge = |free: u64, total: u64, writable| {
-            let space = Space { free: free << 30, total: total << 30 };
-            judge_room("x", Path::new("/x"), space, writable, 10 << 30).level
+            let (free_bytes, total_bytes) = (free << 30, total << 30);
+            let room = Room { free_bytes, total_bytes, ..Room::default() };
+            judge_room("x", Path::new("/x"), &room, writable, 10 << 30).level
         };
         assert_eq!(judge(50, 100, true), Level::Ok);
         assert_eq!(judge(9, 100, true), Level::Warning);

@@ -106,9 +106,13 @@ pub fn with_environment(variable: &str, value: &str) -> BTreeSet<ProcessId> {
 }
 
 /// The value that a process was given for `variable`: the outer `None` when its environment cannot be
-/// read, the inner when it has no such variable.
+/// read or is empty, as it is for a moment while a program starts; the inner when it has no such
+/// variable.
 pub fn environment_value(pid: u32, variable: &str) -> Option<Option<String>> {
     let environment = read_limited(&format!("/proc/{pid}/environ"))?;
+    if environment.is_empty() {
+        return None;
+    }
     let value = environment
         .split(|&byte| byte == 0)
         .find_map(|entry| entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"="));
