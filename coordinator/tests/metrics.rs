@@ -109,6 +109,7 @@ async fn the_coordinators_page_tells_of_jobs_queue_and_nodes() {
         "gangline_agent_reconnects_total{node=\"gpu-1\",pool=\"h100-a\"} 0",
         "gangline_build_info{version=\"test\"} 1",
         "gangline_log_bytes_total 0",
+        "gangline_dropped_samples_total 0",
     ] {
         assert!(after.contains(&format!("{line}\n")), "{line}:\n{after}");
     }

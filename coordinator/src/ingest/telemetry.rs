@@ -61,6 +61,7 @@ struct Inner {
     nodes: HashMap<NodeId, ring::Node>,
     /// Of the newest sample of all.
     number: u64,
+    counts: Counts,
     /// There were too many nodes; said once.
     full: bool,
 }
@@ -80,14 +81,9 @@ impl Telemetry {
         Some(self.lock().nodes.get(node)?.counts)
     }
 
-    /// Of all nodes together.
+    /// Of all nodes together, those that are gone among them.
     pub fn all_counts(&self) -> Counts {
-        self.lock().nodes.values().fold(Counts::default(), |all, node| Counts {
-            received: all.received + node.counts.received,
-            dropped: all.dropped + node.counts.dropped,
-            hasty: all.hasty + node.counts.hasty,
-            untimely: all.untimely + node.counts.untimely,
-        })
+        self.lock().counts
     }
 
     /// Samples from `since_ms` on: every one, at most two minutes, or averages of [`COARSE_MS`], at
@@ -131,7 +127,7 @@ impl Telemetry {
     pub fn record(&self, id: &NodeId, sample: NodeSample, now_ms: u64) {
         let sample = Arc::new(sample);
         let mut inner = self.lock();
-        let Inner { nodes, number, full } = &mut *inner;
+        let Inner { nodes, number, counts, full } = &mut *inner;
         if !nodes.contains_key(id) && nodes.len() >= MAX_NODES {
             if !std::mem::replace(full, true) {
                 tracing::warn!(most = MAX_NODES, "samples of further nodes are not kept");
@@ -141,10 +137,13 @@ impl Telemetry {
         let known = nodes.contains_key(id);
         let node = nodes.entry(id.clone()).or_insert_with(|| ring::Node::new(sample.clone()));
         let before = std::mem::replace(&mut node.newest, sample.clone());
-        node.counts.received += 1;
-        node.counts.dropped += u64::from(sample.dropped);
+        for counts in [&mut node.counts, &mut *counts] {
+            counts.received += 1;
+            counts.dropped += u64::from(sample.dropped);
+        }
         if known && now_ms.abs_diff(node.received_ms) < LEAST_GAP_MS {
             node.counts.hasty += 1;
+            counts.hasty += 1;
             return;
         }
         node.received_ms = now_ms;
@@ -155,6 +154,7 @@ impl Telemetry {
                 tracing::warn!(node = %id, ahead_ms, "the node's samples carry a wrong time");
             }
             node.counts.untimely += 1;
+            counts.untimely += 1;
             time_ms = now_ms;
         }
         let reading = Reading::of(&sample, known.then_some(&*before));
@@ -254,6 +254,7 @@ mod tests {
         assert_eq!(numbers(None), (vec![4, 5], 5));
         telemetry.retain(|node| node.as_str() == "n-2");
         assert_eq!(numbers(None), (vec![4], 5));
+        assert_eq!(telemetry.all_counts().received, 5, "a counter does not go back");
         assert!(telemetry.latest(&id("n-1")).is_none());
     }
 }

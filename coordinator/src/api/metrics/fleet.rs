@@ -51,16 +51,32 @@ pub(super) fn page(api: &ApiState) -> Page {
         Kind::Counter,
     )
     .add(&[], api.logs.written() as f64);
-    let counts = api.telemetry.all_counts();
-    let mut refused = page.family(
-        "gangline_refused_samples_total",
-        "Samples of nodes that were not kept: they came too often, or are of another time.",
-        Kind::Counter,
-    );
-    refused.add(&[("reason", "hasty")], counts.hasty as f64);
-    refused.add(&[("reason", "untimely")], counts.untimely as f64);
+    add_samples(&mut page, api);
     page.extend(api.meters.gather());
     page
+}
+
+fn add_samples(page: &mut Page, api: &ApiState) {
+    let counts = api.telemetry.all_counts();
+    for (name, help, count) in [
+        (
+            "gangline_samples_total",
+            "Samples of nodes that came since the coordinator started.",
+            counts.received,
+        ),
+        (
+            "gangline_dropped_samples_total",
+            "Samples of nodes that agents did not send, or that came too soon to be kept.",
+            counts.dropped + counts.hasty,
+        ),
+        (
+            "gangline_untimely_samples_total",
+            "Samples of nodes whose time was not now.",
+            counts.untimely,
+        ),
+    ] {
+        page.family(name, help, Kind::Counter).add(&[], count as f64);
+    }
 }
 
 fn add_nodes(page: &mut Page, nodes: &[&NodeSnapshot]) {

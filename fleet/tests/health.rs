@@ -1,0 +1,212 @@
+//! Sick hardware on real processes: agents whose stand-in NVML is told to fail, and a shared file system
+//! that is frozen. What is shown, what is done about it, and what is left alone.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use gangline_fleet::api::Api;
+use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use serde_json::Value;
+use support::{SHORT, TestResult, built};
+
+/// NVML's own time-out is 15 s, and a canary may take as long to be tried.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn workers(count: u32, options: FleetOptions) -> anyhow::Result<Fleet> {
+    let mut fleet = Fleet::start(built().await?, options).await?;
+    for n in 0..count {
+        fleet.add_agent(AgentOptions::worker(&format!("w{n}"), 2)).await?;
+    }
+    Ok(fleet)
+}
+
+/// Changes the state of an agent's GPUs in one step.
+fn edit_gpus(fleet: &Fleet, agent: &str, edit: impl Fn(String) -> String) -> TestResult {
+    let file = fleet.gpu_file(agent);
+    let next = file.with_extension("next");
+    std::fs::write(&next, edit(std::fs::read_to_string(&file)?))?;
+    std::fs::rename(&next, &file)?;
+    Ok(())
+}
+
+fn conditions(node: &Value) -> impl Iterator<Item = &Value> {
+    node["conditions"].as_array().into_iter().flatten()
+}
+
+/// The node once a rule stands (or no longer does), and how long that took.
+async fn until(
+    api: &Api,
+    node: &str,
+    rule: &str,
+    stands: bool,
+) -> anyhow::Result<(Value, Duration)> {
+    let began = Instant::now();
+    loop {
+        let page = api.get(&format!("/api/v1/nodes/{node}")).await?;
+        if conditions(&page).any(|condition| condition["rule"] == rule) == stands {
+            return Ok((page, began.elapsed()));
+        }
+        ensure!(
+            began.elapsed() < PATIENCE,
+            "{rule} on {node}, wanted {stands}: {}",
+            page["conditions"]
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+async fn node_of(api: &Api, job: &str) -> anyhow::Result<String> {
+    let job = api.job(job).await?;
+    Ok(job["nodes"][0].as_str().context("a node")?.to_owned())
+}
+
+#[tokio::test]
+async fn an_xid_79_cordons_the_node_and_the_job_runs_elsewhere_but_a_line_that_says_so_does_nothing()
+-> TestResult {
+    let fleet = workers(2, FleetOptions::default()).await?;
+    let api = fleet.api()?;
+    let spec = "name: train\nresources: {gpus_per_node: 2}\nlauncher: {type: command}\n\
+                run: echo 'NVRM Xid (PCI:0000:1b:00) 79, GPU has fallen off the bus'; sleep 600\n";
+    let job = api.submit(spec).await?;
+    api.wait_job(&job, &["RUNNING"], SHORT).await?;
+    let first = node_of(&api, &job).await?;
+    // A45: the line was printed and shipped, and nothing came of it.
+    let printed = Instant::now();
+    while !api.logs(&job, "").await?.contains("fallen off the bus") {
+        ensure!(printed.elapsed() < SHORT, "the line never came");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let calm = api.get(&format!("/api/v1/nodes/{first}")).await?;
+    ensure!(calm["cordon"].is_null() && calm["health"] == "healthy", "{calm}");
+
+    edit_gpus(&fleet, &first, |text| text.replacen("[[gpu]]", "[[gpu]]\nxid = 79", 1))?;
+    let (node, took) = until(&api, &first, "xid-fatal", true).await?;
+    println!("Xid 79 was shown after {took:?}");
+    ensure!(node["cordon"]["by"] == "health" && node["health"] == "unhealthy", "{node}");
+    let began = Instant::now();
+    loop {
+        let page = api.job(&job).await?;
+        if page["state"] == "RUNNING" && node_of(&api, &job).await? != first {
+            ensure!(
+                page.to_string().contains("Xid 79") || page.to_string().contains("xid-fatal"),
+                "{page}"
+            );
+            break;
+        }
+        ensure!(began.elapsed() < PATIENCE, "{page}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    println!("the job ran elsewhere {:?} after that", began.elapsed());
+
+    // Only an operator ends it; the agent hears of it.
+    let (status, answer) = api.post(&format!("/api/v1/nodes/{first}/resume"), &[], "{}").await?;
+    ensure!(status == 200, "{status}: {answer}");
+    let (node, _) = until(&api, &first, "xid-fatal", false).await?;
+    ensure!(node["cordon"].is_null(), "{node}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_missing_after_a_restart_of_the_agent_is_missed() -> TestResult {
+    let mut fleet = workers(1, FleetOptions::default()).await?;
+    let api = fleet.api()?;
+    api.wait_node("w0", &["ready"], SHORT).await?;
+    fleet.stop_agent("w0")?;
+    edit_gpus(&fleet, "w0", |text| {
+        let second = text.rfind("[[gpu]]").unwrap_or(text.len());
+        text[..second].to_owned()
+    })?;
+    fleet.start_agent("w0")?;
+    let (node, _) = until(&api, "w0", "gpu-set", true).await?;
+    let missing = conditions(&node).find(|condition| condition["rule"] == "gpu-set");
+    ensure!(missing.is_some_and(|c| c["level"] == "fatal"), "{node}");
+    ensure!(node["cordon"]["by"] == "health", "{node}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_degrades_the_node_and_stops_nothing() -> TestResult {
+    let fleet = workers(1, FleetOptions::default()).await?;
+    let api = fleet.api()?;
+    let spec = "name: train\nresources: {gpus_per_node: 1}\nlauncher: {type: command}\n\
+                run: sleep 600\n";
+    let job = api.submit(spec).await?;
+    api.wait_job(&job, &["RUNNING"], SHORT).await?;
+    edit_gpus(&fleet, "w0", |text| format!("hang = true\n{text}"))?;
+    let (node, took) = until(&api, "w0", "collector", true).await?;
+    println!("a hanging driver was shown after {took:?}");
+    ensure!(node["health"] == "degraded" && node["cordon"].is_null(), "{node}");
+    ensure!(node["reachability"] == "reachable", "{node}");
+    ensure!(api.state(&job).await? == "RUNNING");
+    // The host is read all the same.
+    ensure!(node["host"]["memory_used_bytes"].is_u64(), "{node}");
+    Ok(())
+}
+
+/// A file system that can be frozen; thawed and gone at the end.
+struct Freezer {
+    mount: PathBuf,
+}
+
+impl Freezer {
+    fn mount(directory: &Path) -> anyhow::Result<Freezer> {
+        let (image, mount) = (directory.join("image"), directory.join("shared"));
+        std::fs::File::create(&image)?.set_len(32 << 20)?;
+        std::fs::create_dir(&mount)?;
+        run("mkfs.ext4", &["-q".as_ref(), image.as_os_str()])?;
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), mount.as_os_str()])?;
+        Ok(Freezer { mount })
+    }
+
+    fn set(&self, frozen: bool) -> anyhow::Result<()> {
+        let flag = if frozen { "-f" } else { "-u" };
+        run("fsfreeze", &[flag.as_ref(), self.mount.as_os_str()])
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        // Thawed already if the test came to its end.
+        let _ = self.set(false);
+        let _ = run("umount", &["-l".as_ref(), self.mount.as_os_str()]);
+    }
+}
+
+fn run(program: &str, words: &[&std::ffi::OsStr]) -> anyhow::Result<()> {
+    let output = Command::new(program).args(words).output().with_context(|| program.to_owned())?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{program}: {said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_shared_file_system_that_hangs_keeps_new_jobs_away_and_disturbs_nothing() -> TestResult {
+    let directory = tempfile::tempdir()?;
+    let freezer = match Freezer::mount(directory.path()) {
+        Ok(freezer) => freezer,
+        Err(error) => {
+            println!("skipped: no file system can be mounted here to be frozen: {error:#}");
+            return Ok(());
+        }
+    };
+    let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    let shared = freezer.mount.to_string_lossy().into_owned();
+    let extra = vec!["--shared-root".to_owned(), shared];
+    fleet.add_agent(AgentOptions { extra, ..AgentOptions::worker("w0", 1) }).await?;
+    let api = fleet.api()?;
+    api.wait_node("w0", &["ready"], SHORT).await?;
+    // One try has come back: what is frozen next is what is read next.
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    freezer.set(true)?;
+    let (node, took) = until(&api, "w0", "shared-root", true).await?;
+    println!("a hanging file system was shown after {took:?}");
+    ensure!(node["state"] == "unfit" && node["reachability"] == "reachable", "{node}");
+    ensure!(node["cordon"].is_null(), "{node}");
+    freezer.set(false)?;
+    Ok(())
+}
