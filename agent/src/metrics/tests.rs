@@ -162,6 +162,7 @@ fn readings(gpus: Option<Latest<Vec<GpuSample>>>) -> Readings {
         versions: latest("versions", Ok(Versions::default())),
         clock: Some(ClockOffset { ahead_ms: -250, uncertain_ms: 1 }),
         dropped: 4,
+        lag_ms: 0,
         interval_ms: 1000,
     }
 }
