@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{self, HealthCleared, HealthLevel, NodeHealth};
+use gangline_health::condition::blind_lines;
 use gangline_health::{Component, Config, Engine, Level, Rule, Saved};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -158,21 +159,18 @@ impl Watch {
     fn on_cleared(&mut self, cleared: &HealthCleared, visible: &BTreeSet<GpuId>) {
         let now = Timestamp::now();
         let mut state = lock(&self.state);
-        let standing = state.engine.conditions(now);
         for wanted in &cleared.conditions {
-            let Ok(component) = wanted.component.parse::<Component>() else { continue };
-            let is_it = |condition: &&gangline_health::Condition| {
-                condition.rule.id() == wanted.rule
-                    && condition.component == component
-                    && condition.since_wall_ms == wanted.since_ms
-            };
-            let Some(condition) = standing.iter().find(is_it) else { continue };
+            let known = Rule::from_id(&wanted.rule).zip(wanted.component.parse::<Component>().ok());
+            let Some((rule, component)) = known else { continue };
+            if !state.engine.clear_one(rule, &component, wanted.since_ms, now) {
+                continue;
+            }
             tracing::info!(
                 rule = wanted.rule,
                 component = wanted.component,
                 "ended by an operator"
             );
-            match condition.rule {
+            match rule {
                 // What is there now is what the node has from now on.
                 Rule::GpuSet => {
                     state.registered.gpus = visible.iter().map(|gpu| gpu.0.clone()).collect();
@@ -180,25 +178,22 @@ impl Watch {
                 Rule::PortCount => state.registered.ports = 0,
                 _ => {}
             }
-            state.engine.clear(condition.rule, &component, now);
         }
     }
 
     async fn say(&mut self) {
-        let (health, kept) = {
+        let health = {
             let state = lock(&self.state);
             if !state.began {
                 return;
             }
-            let health = told(&state.engine, Timestamp::now());
-            let (engine, registered) = (state.engine.saved(), state.registered.clone());
-            (health, Kept { engine, registered })
+            told(&state.engine, Timestamp::now())
         };
         let news = self.said.borrow().as_ref().is_none_or(|old| differs(old, &health));
         let words = self.said_at.is_none_or(|at| at.elapsed() >= WORDS_EVERY);
         if news || self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_EVERY) {
             self.saved_at = Some(Instant::now());
-            self.save(kept).await;
+            self.save().await;
         }
         if news || words && self.said.borrow().as_deref() != Some(&health) {
             self.said_at = Some(Instant::now());
@@ -207,8 +202,12 @@ impl Watch {
     }
 
     /// Before what it holds is said: an agent that is started again must not have forgotten it.
-    async fn save(&self, kept: Kept) {
+    async fn save(&self) {
         let path = self.path.clone();
+        let kept = {
+            let state = lock(&self.state);
+            Kept { engine: state.engine.saved(), registered: state.registered.clone() }
+        };
         let write = move || {
             let text = serde_json::to_vec(&kept).map_err(std::io::Error::other)?;
             replace_file(&path, &[&text])
@@ -250,13 +249,9 @@ fn read(path: &Path) -> Kept {
 
 /// Everything that stands, as it is said.
 fn told(engine: &Engine, now: Timestamp) -> NodeHealth {
-    let forbids = engine.start_check(now, u64::MAX).bad;
-    let forbids = |condition: &gangline_health::Condition| {
-        forbids.iter().any(|bad| bad.rule == condition.rule && bad.component == condition.component)
-    };
     let conditions = engine.conditions(now).into_iter().take(v1::CONDITION_LIMIT);
     let conditions = conditions.map(|condition| v1::Condition {
-        blocks_start: forbids(&condition),
+        blocks_start: condition.blocks_start,
         rule: condition.rule.id().to_owned(),
         component: condition.component.to_string(),
         level: level(condition.level),
@@ -267,12 +262,9 @@ fn told(engine: &Engine, now: Timestamp) -> NodeHealth {
         clears: format!("{} (ends by: {})", condition.advice, condition.clears),
         since_ms: condition.since_wall_ms,
     });
-    let blind = engine.blind(now).into_iter().take(v1::CONDITION_LIMIT);
-    let blind = blind.map(|blind| match &blind.component {
-        Some(component) => format!("{} on {component}: {}", blind.rule.id(), blind.why),
-        None => format!("{}: {}", blind.rule.id(), blind.why),
-    });
-    NodeHealth { conditions: conditions.collect(), blind: blind.collect() }
+    let mut blind = blind_lines(&engine.blind(now));
+    blind.truncate(v1::CONDITION_LIMIT);
+    NodeHealth { conditions: conditions.collect(), blind }
 }
 
 fn level(level: Level) -> HealthLevel {

@@ -50,7 +50,8 @@ static ERROR: Pattern = Pattern::new(|| {
 });
 
 /// Before a list of what may have happened.
-const GUESSES: [&str; 5] = [
+const GUESSES: [&str; 6] = [
+    "There are some potential root causes",
     "Possible reasons include",
     "Some common causes include",
     "Possible causes",

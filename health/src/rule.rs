@@ -500,10 +500,10 @@ rules! {
         "make room",
         before_start: start(Check::SharedRoot, Level::NoNewJobs),
     }
-    LocalDisk "local-disk" 16 Mount Degraded CheckUserAppAndGpu {
-        "less than 10 % or less than 2 GB free on a local disk: degraded",
+    LocalDisk "local-disk" 16 Mount NoNewJobs CheckUserAppAndGpu {
+        "less than 10 % free on a local disk: degraded; less than 2 GB: no new jobs",
         "make room; leftovers of jobs lie in the temp root",
-        before_start: start(Check::LocalDisk, Level::Degraded),
+        before_start: start(Check::LocalDisk, Level::NoNewJobs),
     }
     HostMemory "host-memory" 17 Node Degraded CheckUserAppAndGpu {
         "less than 2 % of the memory available: degraded",

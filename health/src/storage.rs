@@ -62,11 +62,14 @@ pub fn on_local_disk(part: &mut Part, disk: &LocalDisk, at: At) {
     let verdict = full.map(|full| {
         let Usage { used, limit } = disk.bytes;
         let free = limit.unwrap_or(0).saturating_sub(used.unwrap_or(0));
-        (full || free < LEAST_FREE_BYTES).then(|| {
-            let evidence =
-                format!("{} MB free of {} MB", free / 1_000_000, limit.unwrap_or(0) / 1_000_000);
-            Bad::new(Rule::LocalDisk, Level::Degraded, "the local disk is full", evidence)
-        })
+        let level = match (full, free < LEAST_FREE_BYTES) {
+            (_, true) => Level::NoNewJobs,
+            (true, false) => Level::Degraded,
+            (false, false) => return None,
+        };
+        let evidence =
+            format!("{} MB free of {} MB", free / 1_000_000, limit.unwrap_or(0) / 1_000_000);
+        Some(Bad::new(Rule::LocalDisk, level, "the local disk is full", evidence))
     });
     part.check(Rule::LocalDisk, verdict, at);
 }

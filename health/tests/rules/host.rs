@@ -91,7 +91,7 @@ fn row_16_the_local_disk() {
         Level::Degraded,
     );
     // Small disks: 2 GB must be free.
-    polled(&Reading::LocalDisk(local_disk(GB, 4 * GB)), &good, Rule::LocalDisk, Level::Degraded);
+    polled(&Reading::LocalDisk(local_disk(GB, 4 * GB)), &good, Rule::LocalDisk, Level::NoNewJobs);
     quiet(&Reading::LocalDisk(local_disk(2 * GB, 4 * GB)));
     quiet(&Reading::LocalDisk(LocalDisk { path: "/".to_owned(), bytes: usage(0, 0) }));
 }
