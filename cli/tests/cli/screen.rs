@@ -156,9 +156,14 @@ fn an_interrupt_and_a_signal_end_it_as_well() {
     let server = server();
     let mut top = OnTerminal::start(&server, &["top", "--pool", "h100-a"]);
     top.until("pool h100-a");
+    // The first picture does not wait for the stream.
+    let asked = (0..500).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        server.asked_for("GET /api/v1/nodes/stream").into_iter().next()
+    });
+    assert_eq!(asked.expect("a stream").query["pool"], "h100-a");
     top.press("\u{3}");
     top.ends(0);
-    assert_eq!(server.asked_for("GET /api/v1/nodes/stream")[0].query["pool"], "h100-a");
     let top = OnTerminal::start(&server, &["top"]);
     top.until("gpu-0203");
     let pid = Pid::from_child(&top.child);
