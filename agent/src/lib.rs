@@ -20,6 +20,7 @@ pub mod link;
 pub mod lock;
 pub mod meter;
 pub mod metrics;
+pub mod network;
 pub mod reaper;
 pub mod route;
 pub mod run;

@@ -230,7 +230,9 @@ impl Agent {
         let (holders, holders_receiver) = watch::channel(Holders::new());
         let boot_id = gangline_common::time::boot_id();
         let (health, gate) = health::Watch::new(&config.state_dir, boot_id, health);
-        let supervisor = Supervisor::new(supervisor_config(config, &place)?, event_sender)
+        let (whole, readings) = watch::channel(None);
+        let supervised = supervisor_config(config, &place, readings.clone())?;
+        let supervisor = Supervisor::new(supervised, event_sender)
             .with_code(Code::new(connection_receiver))
             .with_contact(contact_time.clone())
             .with_gate(gate);
@@ -267,7 +269,6 @@ impl Agent {
         let standing = standing(config, &place);
         let (surveyor, survey) = Surveyor::begin(standing, nvml.clone(), subject).await;
         others.spawn(surveyor.run());
-        let (whole, readings) = watch::channel(None);
         let (clock, clock_receiver) = watch::channel(None);
         let last_sent = Arc::new(LastSent::default());
         let node = identity.node.as_str();
@@ -356,7 +357,11 @@ struct Place {
     interface: Option<String>,
 }
 
-fn supervisor_config(config: &Config, place: &Place) -> Result<SupervisorConfig, RunError> {
+fn supervisor_config(
+    config: &Config,
+    place: &Place,
+    readings: NewestReadings,
+) -> Result<SupervisorConfig, RunError> {
     Ok(SupervisorConfig {
         state_dir: config.state_dir.clone(),
         temp_root: config.temp_root.clone(),
@@ -365,6 +370,7 @@ fn supervisor_config(config: &Config, place: &Place) -> Result<SupervisorConfig,
         node_address: place.address,
         interface: place.interface.clone(),
         ray_env: pairs(&config.ray_env),
+        readings,
         object_store_bytes: config.object_store_bytes,
     })
 }

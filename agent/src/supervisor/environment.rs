@@ -8,7 +8,7 @@ use gangline_common::wire::v1::{Argument, Assignment, Launcher, MemberAssignment
 
 use super::ports::{self, FixedPort};
 use super::{MemberPlan, SupervisorConfig};
-use crate::code;
+use crate::{code, network};
 
 pub type Environment = BTreeMap<String, String>;
 
@@ -133,6 +133,20 @@ fn of_member(plan: &MemberPlan, config: &SupervisorConfig) -> Environment {
     env
 }
 
+/// What was found out of this node's RDMA ports.
+fn of_ports(config: &SupervisorConfig) -> Environment {
+    let readings = config.readings.borrow().clone();
+    let rdma = readings.and_then(|readings| readings.rdma.value.clone());
+    rdma.map(|rdma| network::variables(&rdma)).unwrap_or_default()
+}
+
+/// An image (or a job) that says it otherwise knows better.
+fn add_missing(env: &mut Environment, found: Environment) {
+    for (name, value) in found {
+        env.entry(name).or_insert(value);
+    }
+}
+
 /// UUIDs in the order of the assignment; the empty text hides every GPU.
 fn visible_gpus(member: &MemberAssignment) -> String {
     let uuids: Vec<&str> = member.gpus.iter().map(|gpu| gpu.0.as_str()).collect();
@@ -162,6 +176,7 @@ pub fn command_rank(
     env.insert("PYTHONUNBUFFERED".to_owned(), "1".to_owned());
     env.extend(of_job(assignment));
     env.extend(of_member(plan, config));
+    add_missing(&mut env, of_ports(config));
     env.extend(facts_of_rank(plan));
     env.insert("NNODES".to_owned(), assignment.nnodes.to_string());
     // One process is started per node; a launcher such as torchrun multiplies it by itself.
@@ -195,6 +210,7 @@ pub fn ray_start(
     let mut env = base.clone();
     prefer_python(&mut env, &config.python);
     env.extend(of_member(plan, config));
+    add_missing(&mut env, of_ports(config));
     let grace_s = grace_s(&plan.assignment);
     let defaults = [
         ("RAY_DEDUP_LOGS", "0"),
@@ -306,6 +322,20 @@ mod tests {
         for (key, value) in expected {
             assert_eq!(env.get(key).map(String::as_str), Some(value), "{key}");
         }
+    }
+
+    #[test]
+    fn what_the_image_says_of_ports_stays() {
+        let ports = || {
+            let pairs = [("NCCL_IB_HCA", "=mlx5_0:1"), ("NCCL_IB_GID_INDEX", "3")];
+            Environment::from(pairs.map(|(name, value)| (name.to_owned(), value.to_owned())))
+        };
+        let mut env = Environment::from([("NCCL_IB_HCA".to_owned(), "mlx5_7".to_owned())]);
+        add_missing(&mut env, ports());
+        assert_eq!(
+            (env["NCCL_IB_HCA"].as_str(), env["NCCL_IB_GID_INDEX"].as_str()),
+            ("mlx5_7", "3")
+        );
     }
 
     #[test]

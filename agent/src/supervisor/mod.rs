@@ -45,6 +45,7 @@ use tokio::time::Instant;
 
 pub use self::births::Nursery;
 use crate::code::Code;
+use crate::collectors::NewestReadings;
 use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
 
@@ -71,6 +72,8 @@ pub struct SupervisorConfig {
     pub interface: Option<String>,
     /// Further `RAY_*` variables for `ray start`; they win over the built-in ones.
     pub ray_env: Vec<(String, String)>,
+    /// What is read of this node: which RDMA ports ranks should use.
+    pub readings: NewestReadings,
     /// Size of a rank's object store; derived from its memory when absent.
     pub object_store_bytes: Option<u64>,
 }
