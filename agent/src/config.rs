@@ -3,13 +3,14 @@
 //!
 //! `packaging/agent.toml` is the reference; a test compares it with `Config::default()`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use gangline_common::ids::PortBlock;
 use gangline_common::wire::v1::NodeRole;
+use gangline_health::Rule;
 use toml::Value;
 
 use crate::metrics::{self, HostMetrics};
@@ -43,6 +44,10 @@ pub struct Config {
     pub object_store_bytes: Option<u64>,
     pub on_sigterm: OnSigterm,
     pub metrics: metrics::Options,
+    /// Health rules that are shown and never acted on.
+    pub health_trial: BTreeSet<Rule>,
+    /// RDMA devices of management and storage: no health rule applies, and ranks do not use them.
+    pub rdma_exclude: BTreeSet<String>,
     pub labels: BTreeMap<String, String>,
     pub ray_env: BTreeMap<String, String>,
 }
@@ -65,6 +70,8 @@ impl Default for Config {
             object_store_bytes: None,
             on_sigterm: OnSigterm::Auto,
             metrics: metrics::Options::default(),
+            health_trial: BTreeSet::new(),
+            rdma_exclude: BTreeSet::new(),
             labels: BTreeMap::new(),
             ray_env: BTreeMap::new(),
         }
@@ -213,6 +220,18 @@ impl Reader {
                     .unwrap_or(default.metrics.compat_hostname_label),
                 host: self.metrics_host().unwrap_or(default.metrics.host),
             },
+            health_trial: self
+                .words(
+                    "health_trial",
+                    "write names of rules, as `gangline node health` has them",
+                    Rule::from_id,
+                )
+                .unwrap_or(default.health_trial),
+            rdma_exclude: self
+                .words("rdma_exclude", "write names of devices, such as \"mlx5_0\"", |word| {
+                    is_word(word, "._-").then(|| word.to_owned())
+                })
+                .unwrap_or(default.rdma_exclude),
             labels: self.pairs(
                 "labels",
                 "a name of 1 to 64 characters of A-Z a-z 0-9 . _ - /",
@@ -316,6 +335,28 @@ impl Reader {
         roles.sort();
         roles.dedup();
         Some(roles)
+    }
+
+    /// A list of words that `known` knows; an empty one is one.
+    fn words<T: Ord>(
+        &mut self,
+        key: &'static str,
+        advice: &str,
+        known: impl Fn(&str) -> Option<T>,
+    ) -> Option<BTreeSet<T>> {
+        let (value, source) = self.take(key)?;
+        let Some(words) = value.as_array() else {
+            self.refuse(key, &source, &format!("= {value} is not a list"), advice);
+            return None;
+        };
+        let mut found = BTreeSet::new();
+        for word in words {
+            match word.as_str().and_then(&known) {
+                Some(word) => drop(found.insert(word)),
+                None => self.refuse(key, &source, &format!("= {word} is not known"), advice),
+            }
+        }
+        Some(found)
     }
 
     fn choice(&mut self, key: &'static str) -> Option<bool> {

@@ -85,12 +85,11 @@ impl Watch {
     /// said: the rules then begin anew.
     pub fn new(
         state_dir: &Path,
-        boot_id: Option<String>,
+        config: Config,
         said: watch::Sender<Option<Arc<NodeHealth>>>,
     ) -> (Self, Gate) {
         let path = state_dir.join(FILE);
         let kept = read(&path);
-        let config = Config { boot_id, ..Config::default() };
         let state = State {
             engine: Engine::new(config, &kept.engine, Timestamp::now()),
             registered: kept.registered,

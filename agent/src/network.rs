@@ -17,14 +17,14 @@ const ROCE_V2: &str = "RoCE v2";
 /// out, and InfiniBand goes before RoCE. For RoCE the index of a version 2 address is named if one
 /// index is right for all of them; otherwise NCCL chooses by itself.
 #[must_use]
-pub fn variables(rdma: &RdmaReading) -> BTreeMap<String, String> {
+pub fn variables(rdma: &RdmaReading, exclude: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut variables = BTreeMap::new();
     // Without the character devices in this container no program can use a port.
     let characters = rdma.character_devices.iter().flatten();
     if !characters.into_iter().any(|name| name.starts_with("uverbs")) {
         return variables;
     }
-    let ports = chosen(rdma);
+    let ports = chosen(rdma, exclude);
     if ports.is_empty() {
         return variables;
     }
@@ -38,8 +38,12 @@ pub fn variables(rdma: &RdmaReading) -> BTreeMap<String, String> {
     variables
 }
 
-fn chosen(rdma: &RdmaReading) -> Vec<(&RdmaDevice, &Port)> {
-    let all = rdma.devices.iter().flat_map(|device| device.ports.iter().map(move |p| (device, p)));
+fn chosen<'a>(
+    rdma: &'a RdmaReading,
+    exclude: &BTreeSet<String>,
+) -> Vec<(&'a RdmaDevice, &'a Port)> {
+    let devices = rdma.devices.iter().filter(|device| !exclude.contains(&device.name));
+    let all = devices.flat_map(|device| device.ports.iter().map(move |port| (device, port)));
     let up = |port: &Port| {
         port.state.as_ref().is_some_and(|state| state.number == ACTIVE)
             && port.physical_state.as_ref().is_none_or(|state| state.number == LINK_UP)
@@ -113,7 +117,15 @@ mod tests {
     }
 
     fn shown(rdma: &RdmaReading) -> Vec<String> {
-        variables(rdma).into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+        shown_without(rdma, &[])
+    }
+
+    fn shown_without(rdma: &RdmaReading, exclude: &[&str]) -> Vec<String> {
+        let exclude = exclude.iter().map(|name| (*name).to_owned()).collect();
+        variables(rdma, &exclude)
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
     }
 
     #[test]
@@ -126,6 +138,7 @@ mod tests {
             port(LinkLayer::InfiniBand, ACTIVE, FAST),
         ]);
         assert_eq!(shown(&rdma), ["NCCL_IB_HCA==mlx5_0:1,mlx5_4:1"]);
+        assert_eq!(shown_without(&rdma, &["mlx5_4"]), ["NCCL_IB_HCA==mlx5_0:1"]);
     }
 
     #[test]

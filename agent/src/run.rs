@@ -228,8 +228,12 @@ impl Agent {
         let (health, health_receiver) = watch::channel(None);
         let (cleared, cleared_receiver) = watch::channel(HealthCleared::default());
         let (holders, holders_receiver) = watch::channel(Holders::new());
-        let boot_id = gangline_common::time::boot_id();
-        let (health, gate) = health::Watch::new(&config.state_dir, boot_id, health);
+        let rules = gangline_health::Config {
+            boot_id: gangline_common::time::boot_id(),
+            shadow: config.health_trial.clone(),
+            excluded_devices: config.rdma_exclude.clone(),
+        };
+        let (health, gate) = health::Watch::new(&config.state_dir, rules, health);
         let (whole, readings) = watch::channel(None);
         let supervised = supervisor_config(config, &place, readings.clone())?;
         let supervisor = Supervisor::new(supervised, event_sender)
@@ -371,6 +375,7 @@ fn supervisor_config(
         interface: place.interface.clone(),
         ray_env: pairs(&config.ray_env),
         readings,
+        rdma_exclude: config.rdma_exclude.clone(),
         object_store_bytes: config.object_store_bytes,
     })
 }

@@ -119,3 +119,20 @@ fn port_ranges() {
         assert!(parse_ports(text).is_err(), "{text}");
     }
 }
+
+#[test]
+fn rules_on_trial_and_devices_that_are_left_out_are_lists_of_known_words() {
+    let config =
+        from_text("health_trial = [\"port-broken\"]\nrdma_exclude = [\"mlx5_0\", \"mlx5_9\"]")
+            .unwrap();
+    assert_eq!(config.health_trial, [gangline_health::Rule::PortBroken].into());
+    assert_eq!(config.rdma_exclude.len(), 2);
+    for (text, said) in [
+        ("health_trial = [\"xid\"]", "\"xid\" is not known"),
+        ("health_trial = \"xid-fatal\"", "is not a list"),
+        ("rdma_exclude = [\"mlx5 0\"]", "is not known"),
+    ] {
+        let error = from_text(text).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}

@@ -57,10 +57,14 @@ fn id(uuid: &str) -> GpuId {
     GpuId(uuid.to_owned())
 }
 
+fn rules(boot: &str) -> Config {
+    Config { boot_id: Some(boot.to_owned()), ..Config::default() }
+}
+
 impl Node {
     fn start(state_dir: &Path, boot: &str) -> Node {
         let (said, said_receiver) = watch::channel(None);
-        let (watching, gate) = Watch::new(state_dir, Some(boot.to_owned()), said);
+        let (watching, gate) = Watch::new(state_dir, rules(boot), said);
         let (readings, readings_receiver) = watch::channel(None);
         let (xids, xid_receiver) = mpsc::channel(4);
         let both = BTreeSet::from([id("a"), id("b")]);

@@ -137,7 +137,7 @@ fn of_member(plan: &MemberPlan, config: &SupervisorConfig) -> Environment {
 fn of_ports(config: &SupervisorConfig) -> Environment {
     let readings = config.readings.borrow().clone();
     let rdma = readings.and_then(|readings| readings.rdma.value.clone());
-    rdma.map(|rdma| network::variables(&rdma)).unwrap_or_default()
+    rdma.map(|rdma| network::variables(&rdma, &config.rdma_exclude)).unwrap_or_default()
 }
 
 /// An image (or a job) that says it otherwise knows better.

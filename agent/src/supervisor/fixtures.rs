@@ -22,6 +22,7 @@ fn config() -> SupervisorConfig {
         python: "/venv/bin/python".into(),
         node_address: address(3),
         interface: Some("eth0".to_owned()),
+        rdma_exclude: Default::default(),
         readings: tokio::sync::watch::channel(None).1,
         ray_env: vec![("RAY_health_check_period_ms".to_owned(), "500".to_owned())],
         object_store_bytes: None,

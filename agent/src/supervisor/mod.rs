@@ -27,7 +27,7 @@ mod release;
 mod shim_link;
 mod spool;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -74,6 +74,8 @@ pub struct SupervisorConfig {
     pub ray_env: Vec<(String, String)>,
     /// What is read of this node: which RDMA ports ranks should use.
     pub readings: NewestReadings,
+    /// RDMA devices that ranks do not use.
+    pub rdma_exclude: BTreeSet<String>,
     /// Size of a rank's object store; derived from its memory when absent.
     pub object_store_bytes: Option<u64>,
 }

@@ -57,6 +57,7 @@ impl Bench {
             python: "/usr/bin/python3".into(),
             node_address: IpAddr::from([127, 0, 0, 1]),
             interface: None,
+            rdma_exclude: Default::default(),
             readings: tokio::sync::watch::channel(None).1,
             ray_env: Vec::new(),
             object_store_bytes: None,
