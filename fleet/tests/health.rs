@@ -14,7 +14,7 @@ use serde_json::Value;
 use support::{SHORT, TestResult, built};
 
 /// NVML's own time-out is 15 s, and a canary may take as long to be tried.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(100);
 
 async fn workers(count: u32, options: FleetOptions) -> anyhow::Result<Fleet> {
     let mut fleet = Fleet::start(built().await?, options).await?;
@@ -145,6 +145,50 @@ async fn a_driver_that_hangs_degrades_the_node_and_stops_nothing() -> TestResult
     ensure!(api.state(&job).await? == "RUNNING");
     // The host is read all the same.
     ensure!(node["host"]["memory_used_bytes"].is_u64(), "{node}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a42_a_gpu_that_a_job_takes_without_having_been_given_it_is_reported_and_not_offered()
+-> TestResult {
+    let fleet = workers(1, FleetOptions::default()).await?;
+    let api = fleet.api()?;
+    let spec = |name: &str, run: &str| {
+        format!(
+            "name: {name}\nresources: {{gpus_per_node: 1}}\nlauncher: {{type: command}}\nrun: {run}\n"
+        )
+    };
+    let thief = api.submit(&spec("thief", "echo pid $$ end; sleep 600")).await?;
+    api.wait_job(&thief, &["RUNNING"], SHORT).await?;
+    let began = Instant::now();
+    let pid = loop {
+        let log = api.logs(&thief, "").await?;
+        let mut words = log.split_whitespace().skip_while(|word| *word != "pid");
+        if let (Some(_), Some(pid), Some("end")) = (words.next(), words.next(), words.next()) {
+            break pid.parse::<u32>()?;
+        }
+        ensure!(began.elapsed() < SHORT, "no pid in {log:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let node = api.get("/api/v1/nodes/w0").await?;
+    let free = node["gpus"].as_array().into_iter().flatten().find(|gpu| gpu["in_use"] == false);
+    let free = free.and_then(|gpu| gpu["uuid"].as_str()).context("a free GPU")?;
+    let line = format!("uuid = \"{free}\"\n");
+    edit_gpus(&fleet, "w0", |text| text.replacen(&line, &format!("{line}pids = [{pid}]\n"), 1))?;
+    let (node, took) = until(&api, "w0", "gpu-foreign", true).await?;
+    println!("the process was reported after {took:?}");
+    let found = conditions(&node).find(|condition| condition["rule"] == "gpu-foreign");
+    let found = found.context("the condition")?;
+    ensure!(found["component"] == format!("gpu:{free}"), "{found}");
+    let evidence = found["evidence"].as_str().unwrap_or_default();
+    ensure!(evidence.contains(&pid.to_string()), "{found}");
+    // The node is in use as before, but for this GPU.
+    let next = api.submit(&spec("next", "\"true\"")).await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    ensure!(api.state(&next).await? == "PENDING", "it got the GPU");
+    edit_gpus(&fleet, "w0", |text| text.replacen(&format!("pids = [{pid}]\n"), "", 1))?;
+    until(&api, "w0", "gpu-foreign", false).await?;
+    api.wait_job(&next, &["SUCCEEDED"], PATIENCE).await?;
     Ok(())
 }
 

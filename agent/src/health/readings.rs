@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gangline_common::ids::{GangId, GpuId};
+use gangline_common::ids::{GangId, GpuId, MemberKey};
 use gangline_health::reading::{
     Agent, Canary, Collector, Fabric, Gpu, GpuSet, Handle, KernelClass, KernelLine, LocalDisk,
     Memory, Nvlink, OomKills, Outcome, Pcie, PhysicalState, Port, PortState, Ports, Process,
@@ -255,14 +255,16 @@ fn short_address(address: &str) -> String {
 fn gpu(sample: &GpuSample, holders: &Holders) -> Gpu {
     let uuid = GpuId(sample.uuid.clone());
     let holder = holders.get(&uuid);
+    let holds = |key: &MemberKey| holders.values().any(|holder| holder.gang == key.gang);
     let foreign = |process: &accelerator::GpuProcess| match &process.owner {
         Owner::Foreign { uid } => Some(Process {
             pid: process.pid,
             user: uid.map_or("unknown user".to_owned(), |uid| format!("uid {uid}")),
             name: String::new(),
         }),
-        // A member of another gang than the one that holds it has no business here either (A42).
-        Owner::Member(key) if holder.is_some_and(|holder| holder.gang != key.gang) => {
+        // Nor has a member any business on a GPU that its gang was not given (A42). Of a gang that holds
+        // nothing here any more it may be the last process, on its way out.
+        Owner::Member(key) if holder.map_or_else(|| holds(key), |by| by.gang != key.gang) => {
             Some(Process {
                 pid: process.pid,
                 user: format!("gang {}", key.gang),
@@ -458,7 +460,11 @@ mod tests {
         assert_eq!(count(member("h"), &holders), 1);
         assert_eq!(count(Owner::Foreign { uid: Some(0) }, &holders), 1);
         assert_eq!(count(Owner::Unknown, &holders), 0);
-        // A gang of which nothing is known any more may still be on its way out.
+        // A gang that holds nothing here any more may still be on its way out.
         assert_eq!(count(member("g"), &Holders::new()), 0);
+        // One that holds another GPU takes what it was not given.
+        let holder = Holder { gang: "g".parse().unwrap(), job: None };
+        let of_another = Holders::from([(GpuId("b".to_owned()), holder)]);
+        assert_eq!(count(member("g"), &of_another), 1);
     }
 }
