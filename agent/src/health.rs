@@ -140,7 +140,7 @@ impl Watch {
         let (visible, holders) = (sources.visible.borrow(), sources.holders.borrow());
         let now = Timestamp::now();
         let mut state = lock(&self.state);
-        state.registered.gpus.extend(visible.iter().map(|gpu| gpu.0.clone()));
+        state.registered.add(&visible);
         if let Some(rdma) = &readings.rdma.value {
             let ports: usize = rdma.devices.iter().map(|device| device.ports.len()).sum();
             let ports = u32::try_from(ports).unwrap_or(u32::MAX);

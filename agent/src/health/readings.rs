@@ -33,6 +33,18 @@ pub struct Registered {
     pub ports: u32,
 }
 
+impl Registered {
+    /// More GPUs are there. When none of the earlier ones is, the container has moved to another machine,
+    /// and those are not missing.
+    pub fn add(&mut self, visible: &BTreeSet<GpuId>) {
+        let moved = !visible.is_empty() && !visible.iter().any(|gpu| self.gpus.contains(&gpu.0));
+        if moved {
+            self.gpus.clear();
+        }
+        self.gpus.extend(visible.iter().map(|gpu| gpu.0.clone()));
+    }
+}
+
 /// What was handed to the rules last, of each source.
 #[derive(Debug, Default)]
 pub struct Translator {
@@ -441,6 +453,19 @@ mod tests {
             assert_eq!(short_address(nvml), short_address(kernel));
         }
         assert_ne!(short_address("00000000:3B:00.0"), short_address("00000001:3B:00.0"));
+    }
+
+    #[test]
+    fn gpus_of_another_machine_take_the_place_of_all_and_one_that_is_gone_stays() {
+        let visible = |uuids: &[&str]| uuids.iter().map(|uuid| GpuId((*uuid).to_owned())).collect();
+        let mut registered = Registered::default();
+        registered.add(&visible(&["a", "b"]));
+        registered.add(&visible(&["a"]));
+        registered.add(&visible(&[]));
+        registered.add(&visible(&["a", "c"]));
+        assert_eq!(registered.gpus, ["a", "b", "c"].map(str::to_owned).into());
+        registered.add(&visible(&["x", "y"]));
+        assert_eq!(registered.gpus, ["x", "y"].map(str::to_owned).into());
     }
 
     #[test]
