@@ -19,7 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Says whether a member may start here now.
 #[derive(Clone)]
-pub struct Gate(SharedState);
+pub struct Gate(pub(super) SharedState);
 
 impl Gate {
     pub(super) fn new(state: SharedState) -> Self {

@@ -406,14 +406,12 @@ fn usage_of(room: &Room) -> (Usage, Usage) {
     (bytes, inodes)
 }
 
+/// The disks go by what they are for: the temp root comes and goes with jobs, and what is not there is
+/// absent, not a disk that is no longer read.
 fn disks(storage: &StorageReading, out: &mut Vec<Reading>) {
-    let mut told = BTreeSet::new();
-    for room in [&storage.state, &storage.temp].into_iter().flatten() {
-        let path = room.path.display().to_string();
-        if told.insert(path.clone()) {
-            let (bytes, _) = usage_of(room);
-            out.push(Reading::LocalDisk(LocalDisk { path, bytes }));
-        }
+    for (name, room) in [("state directory", &storage.state), ("temp root", &storage.temp)] {
+        let bytes = room.as_ref().map(|room| usage_of(room).0).unwrap_or_default();
+        out.push(Reading::LocalDisk(LocalDisk { path: name.to_owned(), bytes }));
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use gangline_common::ids::GpuId;
 use gangline_common::wire::v1::ClearedCondition;
+use gangline_health::rule::Check;
 
 use super::*;
 use crate::collectors::Readings;
@@ -25,6 +26,8 @@ struct Node {
     said: watch::Receiver<Option<Arc<NodeHealth>>>,
     gate: Gate,
     number: u64,
+    /// Whether there is a temp root.
+    temp_root: bool,
     gpus: Slot<Vec<GpuSample>>,
     slots: Slots,
     task: tokio::task::JoinHandle<()>,
@@ -88,6 +91,7 @@ impl Node {
             said: said_receiver,
             gate,
             number: 0,
+            temp_root: false,
             gpus: slot("gpu"),
             slots: Slots {
                 rdma: slot("rdma"),
@@ -126,7 +130,10 @@ impl Node {
             gpus: Some(gpus),
             rdma: read(&self.slots.rdma, RdmaReading::default()),
             host: read(&self.slots.host, host),
-            storage: read(&self.slots.storage, StorageReading { state: Some(room), temp: None }),
+            storage: read(
+                &self.slots.storage,
+                StorageReading { state: Some(room.clone()), temp: self.temp_root.then_some(room) },
+            ),
             shared: None,
             tasks: read(&self.slots.tasks, TasksReading::default()),
             kernel: None,
@@ -254,6 +261,24 @@ async fn before_the_first_readings_a_start_waits_and_then_is_refused() {
     assert!(!waiting.is_finished());
     node.read_gpus(vec![gpu("a"), gpu("b")]);
     assert_eq!(waiting.await.unwrap(), Ok(()));
+    node.end().await;
+}
+
+#[tokio::test]
+async fn a_temp_root_that_was_there_and_is_gone_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut node = Node::start(directory.path(), "boot");
+    node.temp_root = true;
+    node.read_gpus(vec![gpu("a"), gpu("b")]);
+    node.says("gpu-set", false).await;
+    node.temp_root = false;
+    for _ in 0..2 {
+        node.read_gpus(vec![gpu("a"), gpu("b")]);
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+    }
+    // Young enough: but only the absent reading of the temp root is.
+    let check = lock(&node.gate.0).engine.start_check(Timestamp::now(), 1_200);
+    assert!(check.stale.iter().all(|stale| stale.check != Check::LocalDisk), "{:?}", check.stale);
     node.end().await;
 }
 
