@@ -20,7 +20,7 @@ use redb::{Database, StorageBackend, TableHandle};
 use super::backup::{self, BackupError, Reader, Summary};
 use super::record::{self, Layout};
 use super::{
-    AUDIT, ENTITIES, META, Meta, STORE_VERSION, Store, StoreError, Table, WRITTEN_BY, begin,
+    ENTITIES, LOGS, META, Meta, STORE_VERSION, Store, StoreError, Table, WRITTEN_BY, begin,
     file_storage, inspect, publish,
 };
 use crate::ca::write_new;
@@ -255,7 +255,7 @@ fn fill(source: &Path, path: &Path, database: Database) -> Result<Store, BackupE
             for row in &rows {
                 let table = ENTITIES
                     .into_iter()
-                    .chain([AUDIT])
+                    .chain(LOGS)
                     .find(|table| table.name() == row.table)
                     .ok_or_else(|| format!("there is no table {}", row.table))?;
                 insert(transaction, table, &row.key, &row.value)?;
