@@ -61,9 +61,12 @@ impl Gate {
                 evidence => format!("{}: {} ({evidence})", bad.component, bad.reason),
             });
         }
-        let there = |check: Check| check != Check::SharedRoot || state.has_shared_root;
+        // The root may have become known by this very start: the first try of it is not waited for.
+        let there = |stale: &Stale| {
+            stale.check != Check::SharedRoot || state.has_shared_root && stale.age_ms.is_some()
+        };
         let stale = check.stale.into_iter();
-        Ok(stale.filter(|s| concerns(s.component.as_ref()) && there(s.check)).collect())
+        Ok(stale.filter(|s| concerns(s.component.as_ref()) && there(s)).collect())
     }
 }
 
