@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use gangline_common::ids::{Epoch, GangId, MemberId};
+use gangline_common::time::Timestamp;
 use gangline_core::accounts::Spent;
-use gangline_core::gang::{Gang, Phase};
+use gangline_core::gang::{Gang, GangState, Phase};
 
 /// One incarnation of a gang.
 type Name = (GangId, Epoch);
@@ -29,9 +30,13 @@ pub struct Counted {
 }
 
 impl Counted {
-    pub fn see_gang(&mut self, gang: &Gang, now_ms: u64) {
+    /// `now` is what the coordinator's clock shows.
+    pub fn see_gang(&mut self, gang: &Gang, now_ms: u64, now: Timestamp) {
         let name = (gang.id.clone(), gang.epoch);
-        let is_new = gang.members.values().all(|member| member.phase == Phase::Assigned);
+        // One of a restored store may not have begun either, but it is older.
+        let is_new = gang.since == now
+            && gang.state == GangState::Starting
+            && gang.members.values().all(|member| member.phase == Phase::Assigned);
         // What was not seen to begin, since it was before a restore, is not counted.
         if !is_new && !self.open.contains_key(&name) {
             return;

@@ -225,7 +225,8 @@ impl World<'_> {
                 self.fail(|| over);
             }
         }
-        self.checks.books.see_gang(&gang, self.now_ms);
+        let now = self.clock.at(self.now_ms);
+        self.checks.books.see_gang(&gang, self.now_ms, now);
         self.checks.gangs.insert(gang.id.clone(), gang);
     }
 
