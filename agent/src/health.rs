@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{self, HealthCleared, HealthLevel, NodeHealth};
-use gangline_health::condition::blind_lines;
-use gangline_health::{Component, Config, Engine, Level, Rule, Saved};
+use gangline_health::{
+    Blind, Component, Condition, Config, Engine, Level, Rule, Saved, blind_lines,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 
@@ -76,6 +77,8 @@ pub struct Watch {
     translator: Translator,
     said: watch::Sender<Option<Arc<NodeHealth>>>,
     said_at: Option<Instant>,
+    /// What stood when it was last said.
+    standing: Vec<Condition>,
     path: PathBuf,
     saved_at: Option<Instant>,
 }
@@ -99,7 +102,18 @@ impl Watch {
         let state = Arc::new(Mutex::new(state));
         let gate = Gate::new(Arc::clone(&state));
         let translator = Translator::default();
-        (Watch { state, translator, said, said_at: None, path, saved_at: None }, gate)
+        (
+            Watch {
+                state,
+                translator,
+                said,
+                said_at: None,
+                standing: Vec::new(),
+                path,
+                saved_at: None,
+            },
+            gate,
+        )
     }
 
     /// Runs until it is dropped.
@@ -181,23 +195,32 @@ impl Watch {
     }
 
     async fn say(&mut self) {
-        let health = {
+        let now = Timestamp::now();
+        let conditions = {
             let state = lock(&self.state);
             if !state.began {
                 return;
             }
-            told(&state.engine, Timestamp::now())
+            state.engine.conditions(now)
         };
-        let news = self.said.borrow().as_ref().is_none_or(|old| differs(old, &health));
-        let words = self.said_at.is_none_or(|at| at.elapsed() >= WORDS_EVERY);
+        let same = conditions.len() == self.standing.len()
+            && conditions.iter().zip(&self.standing).all(|(now, before)| now.says_the_same(before));
+        let news = self.said_at.is_none() || !same;
         if news || self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_EVERY) {
             self.saved_at = Some(Instant::now());
             self.save().await;
         }
-        if news || words && self.said.borrow().as_deref() != Some(&health) {
+        // Of what stands only the words may have changed.
+        if !news && self.said_at.is_some_and(|at| at.elapsed() < WORDS_EVERY) {
+            return;
+        }
+        let blind = lock(&self.state).engine.blind(now);
+        let health = told(&conditions, &blind);
+        if news || self.said.borrow().as_deref() != Some(&health) {
             self.said_at = Some(Instant::now());
             self.said.send_replace(Some(Arc::new(health)));
         }
+        self.standing = conditions;
     }
 
     /// Before what it holds is said: an agent that is started again must not have forgotten it.
@@ -247,23 +270,23 @@ fn read(path: &Path) -> Kept {
 }
 
 /// Everything that stands, as it is said.
-fn told(engine: &Engine, now: Timestamp) -> NodeHealth {
-    let conditions = engine.conditions(now).into_iter().take(v1::CONDITION_LIMIT);
-    let conditions = conditions.map(|condition| v1::Condition {
-        blocks_start: condition.blocks_start,
+fn told(conditions: &[Condition], blind: &[Blind]) -> NodeHealth {
+    let condition = |condition: &Condition| v1::Condition {
         rule: condition.rule.id().to_owned(),
         component: condition.component.to_string(),
         level: level(condition.level),
+        blocks_start: condition.blocks_start,
         shadow: condition.shadow,
         action: condition.suggested_action.word().to_owned(),
-        reason: condition.reason,
-        evidence: condition.evidence,
+        reason: condition.reason.clone(),
+        evidence: condition.evidence.clone(),
         clears: format!("{} (ends by: {})", condition.advice, condition.clears),
         since_ms: condition.since_wall_ms,
-    });
-    let mut blind = blind_lines(&engine.blind(now));
+    };
+    let mut blind = blind_lines(blind);
     blind.truncate(v1::CONDITION_LIMIT);
-    NodeHealth { conditions: conditions.collect(), blind }
+    let conditions = conditions.iter().take(v1::CONDITION_LIMIT).map(condition).collect();
+    NodeHealth { conditions, blind }
 }
 
 fn level(level: Level) -> HealthLevel {
@@ -275,20 +298,6 @@ fn level(level: Level) -> HealthLevel {
         Level::DrainAfterJob => HealthLevel::DrainAfterJob,
         Level::Fatal => HealthLevel::Fatal,
     }
-}
-
-/// Whether something came, went or changed in weight; the words of what stands do not count.
-fn differs(old: &NodeHealth, new: &NodeHealth) -> bool {
-    let weight = |condition: &v1::Condition| {
-        (
-            condition.rule.clone(),
-            condition.component.clone(),
-            condition.level,
-            condition.since_ms,
-            condition.blocks_start,
-        )
-    };
-    !old.conditions.iter().map(weight).eq(new.conditions.iter().map(weight))
 }
 
 #[cfg(test)]
