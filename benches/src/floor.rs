@@ -127,6 +127,16 @@ impl PlainRedb {
     }
 }
 
+/// Configurations of a server and of an agent that knows it, by an authority in `directory`.
+fn both_ends(directory: &Path) -> anyhow::Result<(rustls::ServerConfig, rustls::ClientConfig)> {
+    let ca = Ca::open(directory, Duration::from_secs(3600))?;
+    let server = server_config(&ca.server_identity()?, ca.certificate())?;
+    let (key_pkcs8, request) = key_and_request()?;
+    let certificate = ca.sign_agent(&request, &NodeId::new("n-bench")?)?;
+    let identity = Identity { chain: vec![certificate.into()], key_pkcs8 };
+    Ok((server, agent_config(&identity, ca.certificate())?))
+}
+
 /// A peer in a thread of its own that sends every frame back, over the transport of the daemons.
 pub struct Echo {
     endpoint: Endpoint,
@@ -140,12 +150,7 @@ pub struct Echo {
 impl Echo {
     /// `bytes` is the length of the frames, header and body.
     pub async fn start(directory: &Path, bytes: usize) -> anyhow::Result<Self> {
-        let ca = Ca::open(directory, Duration::from_secs(3600))?;
-        let server = server_config(&ca.server_identity()?, ca.certificate())?;
-        let (key_pkcs8, request) = key_and_request()?;
-        let certificate = ca.sign_agent(&request, &NodeId::new("n-bench")?)?;
-        let identity = Identity { chain: vec![certificate.into()], key_pkcs8 };
-        let client = agent_config(&identity, ca.certificate())?;
+        let (server, client) = both_ends(directory)?;
 
         let (tell, told) = tokio::sync::oneshot::channel();
         let peer = std::thread::spawn(move || echo_peer(server, tell));
@@ -218,12 +223,7 @@ const LOOK: Duration = Duration::from_millis(20);
 impl Sink {
     /// `connections` are open when this returns; see [`Sink::streams`].
     pub async fn start(directory: &Path, connections: usize) -> anyhow::Result<Self> {
-        let ca = Ca::open(directory, Duration::from_secs(3600))?;
-        let server = server_config(&ca.server_identity()?, ca.certificate())?;
-        let (key_pkcs8, request) = key_and_request()?;
-        let certificate = ca.sign_agent(&request, &NodeId::new("n-bench")?)?;
-        let identity = Identity { chain: vec![certificate.into()], key_pkcs8 };
-        let client = agent_config(&identity, ca.certificate())?;
+        let (server, client) = both_ends(directory)?;
         let (tell, told) = tokio::sync::oneshot::channel();
         let taken = Arc::new(Taken::default());
         let of_thread = taken.clone();

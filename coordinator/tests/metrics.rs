@@ -2,19 +2,13 @@
 
 mod fixture;
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::http::Method;
-use fixture::{ALICE, CAROL, DAVE, Fixture, SPEC};
-use gangline_common::ids::NodeId;
+use fixture::{ALICE, CAROL, DAVE, Fixture, HeldOpen, SPEC};
 use gangline_common::request::answer;
-use gangline_common::tls::{Identity, agent_config, key_and_request, server_config};
-use gangline_common::transport::{Connection, Endpoint, ResetKey};
+use gangline_common::transport::Connection;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RequestFailure};
-use gangline_coordinator::agents::Entered;
-use gangline_coordinator::ca::Ca;
 use serde_json::{Value, json};
 
 const RAY_SPEC: &str =
@@ -26,28 +20,15 @@ type Answer = Result<Vec<u8>, RequestFailure>;
 /// An agent that gives one answer to everything; without one it stays silent.
 struct Agent {
     asked: Arc<Mutex<Vec<AgentRequest>>>,
-    _entered: Entered,
-    _endpoints: [Endpoint; 2],
+    _held: HeldOpen,
 }
 
 impl Agent {
     async fn connect(fixture: &Fixture, node: &str, says: Option<Answer>) -> Agent {
-        let node = NodeId::new(format!("n-{node}")).unwrap();
-        let ca = Ca::open(&fixture.path().join("ca"), Duration::from_secs(3600)).unwrap();
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let tls = server_config(&ca.server_identity().unwrap(), ca.certificate()).unwrap();
-        let server = Endpoint::server(loopback, tls, &ResetKey::derive(b"test")).unwrap();
-        let (key_pkcs8, csr) = key_and_request().unwrap();
-        let chain = vec![ca.sign_agent(&csr, &node).unwrap().into()];
-        let tls = agent_config(&Identity { chain, key_pkcs8 }, ca.certificate()).unwrap();
-        let client = Endpoint::client(loopback, tls).unwrap();
-        let accepting = async { server.accept().await.unwrap().accept().await };
-        let dialling = client.dial(server.local_address().unwrap());
-        let (ours, theirs) = tokio::join!(dialling, accepting);
-        let entered = fixture.agents.enter(node, 1, &theirs.unwrap());
+        let (connection, held) = fixture.connect_agent(node).await;
         let asked = Arc::default();
-        tokio::spawn(serve(ours.unwrap(), says, Arc::clone(&asked)));
-        Agent { asked, _entered: entered, _endpoints: [server, client] }
+        tokio::spawn(serve(connection, says, Arc::clone(&asked)));
+        Agent { asked, _held: held }
     }
 }
 

@@ -3,21 +3,16 @@
 
 mod fixture;
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::http::Method;
-use fixture::{ALICE, BOB, Fixture, SPEC};
-use gangline_common::ids::NodeId;
+use fixture::{ALICE, BOB, Fixture, HeldOpen, SPEC};
 use gangline_common::request::answer;
-use gangline_common::tls::{Identity, agent_config, key_and_request, server_config};
-use gangline_common::transport::{Connection, Endpoint, REQUESTS, ResetKey};
+use gangline_common::transport::{Connection, REQUESTS};
 use gangline_common::wire::request::{
     AgentRequest, FailureReason, RayStateRequest, RaySubject, RequestFailure,
 };
-use gangline_coordinator::agents::Entered;
-use gangline_coordinator::ca::Ca;
 use serde_json::{Value, json};
 
 const RAY_SPEC: &str =
@@ -30,29 +25,16 @@ type Answer = Result<Vec<u8>, RequestFailure>;
 struct Agent {
     answer: Arc<Mutex<Option<Answer>>>,
     asked: Arc<Mutex<Vec<RayStateRequest>>>,
-    _entered: Entered,
-    _endpoints: [Endpoint; 2],
+    _held: HeldOpen,
 }
 
 impl Agent {
     /// The agent of `node`, connected to the coordinator of the fixture.
     async fn connect(fixture: &Fixture, node: &str) -> Agent {
-        let node = NodeId::new(format!("n-{node}")).unwrap();
-        let ca = Ca::open(&fixture.path().join("ca"), Duration::from_secs(3600)).unwrap();
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        let tls = server_config(&ca.server_identity().unwrap(), ca.certificate()).unwrap();
-        let server = Endpoint::server(loopback, tls, &ResetKey::derive(b"test")).unwrap();
-        let (key_pkcs8, csr) = key_and_request().unwrap();
-        let chain = vec![ca.sign_agent(&csr, &node).unwrap().into()];
-        let tls = agent_config(&Identity { chain, key_pkcs8 }, ca.certificate()).unwrap();
-        let client = Endpoint::client(loopback, tls).unwrap();
-        let accepting = async { server.accept().await.unwrap().accept().await };
-        let dialling = client.dial(server.local_address().unwrap());
-        let (ours, theirs) = tokio::join!(dialling, accepting);
-        let entered = fixture.agents.enter(node, 1, &theirs.unwrap());
+        let (connection, held) = fixture.connect_agent(node).await;
         let (answer, asked) = (Arc::default(), Arc::default());
-        tokio::spawn(serve(ours.unwrap(), Arc::clone(&answer), Arc::clone(&asked)));
-        Agent { answer, asked, _entered: entered, _endpoints: [server, client] }
+        tokio::spawn(serve(connection, Arc::clone(&answer), Arc::clone(&asked)));
+        Agent { answer, asked, _held: held }
     }
 
     fn says(&self, answer: Answer) {

@@ -254,6 +254,13 @@ impl Fleet {
             .with_context(|| format!("no agent {name}"))
     }
 
+    /// `gangline` as the administrator of this fleet.
+    pub fn cli(&self) -> Command {
+        let mut command = Command::new(&self.binaries.cli);
+        command.args(["--address", &self.url(), "--token-file"]).arg(self.admin_token_file());
+        command
+    }
+
     /// The command of an agent, for tests that start one by hand.
     pub fn agent_command(&self, options: &AgentOptions) -> Command {
         let name = &options.name;

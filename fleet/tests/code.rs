@@ -79,12 +79,7 @@ fn noise(bytes: usize) -> Vec<u8> {
 
 /// The command line as an administrator; both streams of a run that went well.
 fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<(String, String)> {
-    let output = Command::new(&fleet.binaries.cli)
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
-        .args(words)
-        .env("XDG_CACHE_HOME", fleet.path("cache"))
-        .output()?;
+    let output = fleet.cli().args(words).env("XDG_CACHE_HOME", fleet.path("cache")).output()?;
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.success(), "{words:?}: {stderr}");
     Ok((String::from_utf8_lossy(&output.stdout).into_owned(), stderr))
@@ -219,9 +214,8 @@ command: [python3, train.py]
 
 /// What the command line says of a spec that it does not send.
 fn refused(fleet: &Fleet, spec: &Path) -> anyhow::Result<String> {
-    let output = Command::new(&fleet.binaries.cli)
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
+    let output = fleet
+        .cli()
         .args(["submit", path(spec)?])
         .env("XDG_CACHE_HOME", fleet.path("cache"))
         .output()?;

@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -23,11 +22,7 @@ async fn workers(count: u32) -> anyhow::Result<Fleet> {
 
 /// What the command line says, and its exit code.
 fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<(Option<i32>, String)> {
-    let output = Command::new(&fleet.binaries.cli)
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
-        .args(words)
-        .output()?;
+    let output = fleet.cli().args(words).output()?;
     let text = [output.stdout, output.stderr].concat();
     Ok((output.status.code(), String::from_utf8_lossy(&text).into_owned()))
 }

@@ -3,7 +3,6 @@
 
 mod support;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
@@ -28,12 +27,7 @@ async fn three_workers() -> anyhow::Result<Fleet> {
 
 /// Runs `gangline`: its exit code and everything that it says.
 fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<(i32, String)> {
-    let output = Command::new(&fleet.binaries.cli)
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
-        .args(words)
-        .env_clear()
-        .output()?;
+    let output = fleet.cli().args(words).env_clear().output()?;
     let said = [output.stdout, output.stderr].concat();
     Ok((output.status.code().unwrap_or(-1), String::from_utf8(said)?))
 }

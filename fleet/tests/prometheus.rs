@@ -226,12 +226,7 @@ impl Drop for Prometheus {
 }
 
 fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new(&fleet.binaries.cli)
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
-        .args(words)
-        .env_clear()
-        .output()?;
+    let output = fleet.cli().args(words).env_clear().output()?;
     ensure!(output.status.success(), "{words:?}: {}", text_of(&output));
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -6,7 +6,6 @@ mod support;
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::Context;
 use gangline_common::tls::sha256;
@@ -44,11 +43,7 @@ fn hash(text: &str) -> String {
 
 /// The command line as an administrator.
 fn gangline(fleet: &Fleet, words: &[&str]) -> anyhow::Result<(Option<i32>, String)> {
-    let output = Command::new(&fleet.binaries.cli)
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
-        .args(words)
-        .output()?;
+    let output = fleet.cli().args(words).output()?;
     let text = [output.stdout, output.stderr].concat();
     Ok((output.status.code(), String::from_utf8_lossy(&text).into_owned()))
 }

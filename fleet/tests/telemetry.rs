@@ -41,12 +41,8 @@ impl Stream {
 }
 
 fn gangline(fleet: &Fleet, words: &[&str]) -> Command {
-    let mut command = Command::new(&fleet.binaries.cli);
-    command
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
-        .args(words)
-        .env_clear();
+    let mut command = fleet.cli();
+    command.args(words).env_clear();
     command
 }
 

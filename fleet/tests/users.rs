@@ -62,11 +62,7 @@ impl Person {
 }
 
 fn administrator(fleet: &Fleet, words: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new(&fleet.binaries.cli)
-        .args(["--address", &fleet.url(), "--token-file"])
-        .arg(fleet.admin_token_file())
-        .args(words)
-        .output()?;
+    let output = fleet.cli().args(words).output()?;
     anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }

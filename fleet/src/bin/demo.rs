@@ -147,9 +147,8 @@ async fn run_example(fleet: &Fleet, started: Instant) -> anyhow::Result<()> {
 
 /// The CLI as a user has it, pointed at this fleet.
 fn cli(fleet: &Fleet) -> Command {
-    let mut command = Command::new(&fleet.binaries.cli);
+    let mut command = Command::from(fleet.cli());
     command.kill_on_drop(true);
-    command.arg("--address").arg(fleet.url()).arg("--token-file").arg(fleet.admin_token_file());
     command
 }
 
