@@ -496,8 +496,12 @@ async fn the_shared_root_is_tried_by_a_child_that_nobody_waits_for() {
     let gone = collector(MINUTE).read(&directory.path().join("gone")).await.unwrap();
     assert!(matches!(gone.outcome, CanaryOutcome::Failed { .. }), "{gone:?}");
 
-    // No time at all: every child is too slow, is killed, and the next one is tried when it has ended.
-    let mut hasty = collector(Duration::ZERO);
+    // A child that never answers is killed, and the next one is tried when it has ended.
+    let silent = directory.path().join("silent");
+    std::fs::write(&silent, "#!/bin/sh\nexec sleep 60\n").unwrap();
+    std::fs::set_permissions(&silent, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let nursery = Arc::new(Nursery::new(silent));
+    let mut hasty = SharedCollector::new(nursery, known.clone(), "n1", Duration::from_millis(50));
     for _ in 0..3 {
         let late = hasty.read(directory.path()).await.unwrap();
         assert!(matches!(late.outcome, CanaryOutcome::TimedOut { .. }), "{late:?}");
