@@ -10,6 +10,7 @@ use crate::disconnect::OnDisconnect;
 use crate::job::{Checkpoint, Entrypoint, JobSpec, Kind, Launcher, Resources};
 use crate::priority::Priority;
 use crate::queue::Queue;
+use crate::retry::LogPolicy;
 use crate::tracking::{Tracking, Wandb};
 use crate::units;
 
@@ -56,6 +57,9 @@ impl JobSpec {
         top.put("min_runtime", self.min_runtime.map(|time| json!(units::write_duration(time))));
         top.put("queue", self.queue.canonical());
         top.put("resources", Some(self.resources.canonical()));
+        top.put("retry", self.retry.canonical());
+        let policies = self.log_policies.iter().map(LogPolicy::canonical);
+        top.put("log_policies", not_empty(policies.collect()));
         let reward = self.reward.as_ref();
         top.put("reward", reward.map(|r| json!({ "path": r.path, "symbol": r.symbol })));
         top.put("secrets", not_empty(json!(self.secrets)));

@@ -14,6 +14,7 @@ use crate::nodes::range_ends;
 use crate::priority::{PRIORITY_WORDS, Priority};
 use crate::queue::Moment;
 use crate::reader::Reader;
+use crate::retry::{LogAction, LogPolicy, RetryEvent};
 use crate::suggest::nearest;
 use crate::tree::{Entry, Node, Scalar, ScalarKind, Value, join};
 use crate::units;
@@ -266,6 +267,24 @@ impl<'a> Cell<'a> {
             return None;
         };
         time.duration(out).map(OnDisconnect::StopAfter)
+    }
+
+    pub(crate) fn retry_events(&self, out: &mut Problems) -> Option<Vec<RetryEvent>> {
+        self.items("a list", None, out, |cell, out| {
+            let index = cell.word(&RetryEvent::WORDS, out)?;
+            RetryEvent::ALL.get(index).copied()
+        })
+    }
+
+    pub(crate) fn log_policies(&self, out: &mut Problems) -> Option<Vec<LogPolicy>> {
+        let hint = Some("for example `- {pattern: \"CUDA out of memory\", action: fail_no_retry}`");
+        self.items("a list of policies", hint, out, |cell, out| {
+            let reader = Reader::open(cell.node, &fields::LOG_POLICY, &cell.pointer, out)?;
+            let pattern = reader.required("pattern", out)?.text(out);
+            let action = reader.required("action", out)?.word(&LogAction::WORDS, out)?;
+            let diagnose = reader.get("diagnose").and_then(|cell| cell.text(out));
+            Some(LogPolicy { pattern: pattern?, action: *LogAction::ALL.get(action)?, diagnose })
+        })
     }
 
     /// A text, or a list of texts.

@@ -10,6 +10,7 @@ use crate::job::{Checkpoint, JobSpec, Kind, Launcher, Resources};
 use crate::nodes::Topology;
 use crate::queue::Queue;
 use crate::reader::Reader;
+use crate::retry::{self, Retry};
 use crate::suggest::nearest;
 use crate::table::KINDS;
 use crate::tracking::{Mlflow, Tracking, Wandb, WandbMode};
@@ -74,6 +75,12 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     }
     if let Some(policy) = top.get("on_disconnect").and_then(|cell| cell.on_disconnect(out)) {
         spec.on_disconnect = policy;
+    }
+    if let Some(retry) = top.section("retry", &fields::RETRY, out) {
+        spec.retry = read_retry(&retry, out);
+    }
+    if let Some(policies) = top.get("log_policies").and_then(|cell| cell.log_policies(out)) {
+        spec.log_policies = policies;
     }
     let code = top.section("code", &fields::CODE, out);
     spec.code = code.and_then(|code| read_code(&code, out));
@@ -193,6 +200,27 @@ fn read_queue(section: &Reader<'_>, out: &mut Problems) -> Queue {
     }
 }
 
+fn read_retry(section: &Reader<'_>, out: &mut Problems) -> Retry {
+    let mut retry = Retry::default();
+    if let Some(max) = section.get("max").and_then(|cell| cell.count(&retry::RETRIES, out)) {
+        retry.max = max;
+    }
+    if let Some(events) = section.get("on_events").and_then(|cell| cell.retry_events(out)) {
+        retry.on_events = events.into_iter().collect();
+    }
+    if let Some(backoff) = section.section("backoff", &fields::BACKOFF, out) {
+        let given = &mut retry.backoff;
+        let mut time = |name: &str| backoff.get(name).and_then(|cell| cell.duration(out));
+        given.initial = time("initial").unwrap_or(given.initial);
+        given.max = time("max").unwrap_or(given.max);
+        let factor = backoff.get("factor").and_then(|cell| cell.number(out));
+        given.factor = factor.unwrap_or(given.factor);
+    }
+    let exclude = section.get("exclude_failed_nodes").and_then(|cell| cell.boolean(out));
+    retry.exclude_failed_nodes = exclude.unwrap_or(true);
+    retry
+}
+
 fn read_checkpoint(section: &Reader<'_>, out: &mut Problems) -> Checkpoint {
     let mut count = |name: &str| {
         section.get(name).and_then(|cell| cell.count(&validate::CHECKPOINT_COUNT, out))
@@ -211,7 +239,7 @@ fn read_tracking(section: &Reader<'_>, out: &mut Problems) -> Tracking {
     });
     let mlflow = section.section("mlflow", &fields::MLFLOW, out).and_then(|mlflow| {
         let experiment = mlflow.get("experiment").and_then(|cell| cell.text(out));
-        let uri = required(&mlflow, "uri", out)?.text(out)?;
+        let uri = mlflow.required("uri", out)?.text(out)?;
         Some(Mlflow { uri, experiment })
     });
     let tensorboard = section.get("tensorboard").and_then(|cell| cell.boolean(out));
@@ -276,17 +304,6 @@ fn read_code(section: &Reader<'_>, out: &mut Problems) -> Option<CodeSpec> {
 
 fn read_reward(section: &Reader<'_>, out: &mut Problems) -> Option<Reward> {
     let symbol = section.get("symbol").and_then(|cell| cell.text(out));
-    let path = required(section, "path", out)?.text(out)?;
+    let path = section.required("path", out)?.text(out)?;
     Some(Reward { path, symbol: symbol.unwrap_or_else(|| DEFAULT_REWARD_SYMBOL.to_owned()) })
-}
-
-/// The value of a field that must be there.
-fn required<'a>(section: &Reader<'a>, name: &str, out: &mut Problems) -> Option<Cell<'a>> {
-    let cell = section.get(name);
-    if cell.is_none() {
-        let pointer = section.pointer(name);
-        let message = format!("`{}` is missing", validate::dotted(&pointer));
-        out.key(Code::MISSING, &pointer, message, None);
-    }
-    cell
 }

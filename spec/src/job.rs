@@ -9,6 +9,7 @@ use crate::disconnect::OnDisconnect;
 use crate::error::{Code, Problems, SpecErrors};
 use crate::nodes::Topology;
 use crate::queue::Queue;
+use crate::retry::{LogPolicy, Retry};
 use crate::tracking::Tracking;
 use crate::tree::join;
 use crate::variable;
@@ -62,6 +63,10 @@ pub struct JobSpec {
     pub queue: Queue,
     /// Time that it runs at least before it may make room for another.
     pub min_runtime: Option<Duration>,
+    /// What leads to another attempt after a failure.
+    pub retry: Retry,
+    /// What lines of the log say about a failure.
+    pub log_policies: Vec<LogPolicy>,
     /// What the gang does on a node that loses contact.
     pub on_disconnect: OnDisconnect,
     /// Where the code comes from; `None` when it is on the nodes.
@@ -319,6 +324,8 @@ impl JobSpec {
             timeout: None,
             queue: Queue::default(),
             min_runtime: None,
+            retry: Retry::default(),
+            log_policies: Vec::new(),
             on_disconnect: OnDisconnect::default(),
             code: None,
             reward: None,

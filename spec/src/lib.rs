@@ -36,6 +36,7 @@ mod priority;
 mod queue;
 mod reader;
 mod render;
+mod retry;
 mod schema;
 mod starter;
 mod suggest;
@@ -63,6 +64,10 @@ pub use nodes::Topology;
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;
 pub use queue::{MAX_AFTER, Moment, Queue, after_job};
+pub use regex::bytes::Regex as LogPattern;
+pub use retry::{
+    Backoff, LogAction, LogPolicy, MAX_LOG_POLICIES, Retry, RetryEvent, pattern as log_pattern,
+};
 pub use schema::{Names, schema};
 pub use starter::{modelines, starter};
 pub use template::{Param, ParamKind, ParamValue, Template, find as find_template, templates};

@@ -38,6 +38,17 @@ impl<'a> Reader<'a> {
         Some(Cell::new(&entry.node, join(&self.pointer, name)))
     }
 
+    /// The value of a field that must be there.
+    pub(crate) fn required(&self, name: &str, out: &mut Problems) -> Option<Cell<'a>> {
+        let cell = self.get(name);
+        if cell.is_none() {
+            let pointer = self.pointer(name);
+            let message = format!("`{}` is missing", dotted(&pointer));
+            out.key(Code::MISSING, &pointer, message, None);
+        }
+        cell
+    }
+
     /// The mapping `name` with its own fields.
     pub(crate) fn section(
         &self,

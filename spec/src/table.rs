@@ -7,6 +7,7 @@ use crate::fields::{Field, Section, Shape, Status};
 use crate::job::LauncherKind;
 use crate::nodes::Topology;
 use crate::priority::PRIORITY_WORDS;
+use crate::retry::{self, LogAction, RetryEvent};
 use crate::tracking::WandbMode;
 use crate::validate;
 
@@ -99,8 +100,12 @@ pub(crate) static TOP: Section = Section {
         ),
         instead("setup", "put these lines at the start of `run`"),
         later("preflight"),
-        later("retry"),
-        later("log_policies"),
+        built("retry", Shape::Section(&RETRY), "What leads to another attempt after a failure."),
+        built(
+            "log_policies",
+            Shape::List(&Shape::Section(&LOG_POLICY)),
+            "What lines of the log say about a failure; the first entry that fits a line counts.",
+        ),
         later("hang"),
         later("notify"),
         later("ports"),
@@ -303,6 +308,57 @@ pub(crate) static QUEUE: Section = Section {
     ],
 };
 
+pub(crate) static RETRY: Section = Section {
+    name: "retry",
+    fields: &[
+        built(
+            "max",
+            Shape::Count(retry::RETRIES),
+            "Attempts after the first; those that a lost node or Gangline itself ended do not count.",
+        )
+        .default("3"),
+        built(
+            "on_events",
+            Shape::List(&Shape::Words(&RetryEvent::WORDS)),
+            "The causes that lead to another attempt; when absent, all of these words.",
+        ),
+        built("backoff", Shape::Section(&BACKOFF), "The pause before an attempt."),
+        built(
+            "exclude_failed_nodes",
+            Shape::Bool,
+            "Whether nodes that failed are left out of later attempts.",
+        )
+        .default("true"),
+    ],
+};
+
+pub(crate) static BACKOFF: Section = Section {
+    name: "retry.backoff",
+    fields: &[
+        built("initial", Shape::Duration, "The first pause: the first retry has none.")
+            .default("\"30s\""),
+        built("factor", Shape::Number(retry::FACTOR), "What each further pause is longer by.")
+            .default("2.0"),
+        built("max", Shape::Duration, "The longest pause.").default("\"10m\""),
+    ],
+};
+
+pub(crate) static LOG_POLICY: Section = Section {
+    name: "log_policies",
+    fields: &[
+        built("pattern", Shape::Text, "A regular expression that a line of the log fits.")
+            .required(),
+        built(
+            "action",
+            Shape::Words(&LogAction::WORDS),
+            "retry: another attempt. exclude_node_and_retry: without the node that wrote the line. \
+             fail_no_retry: the end of the job.",
+        )
+        .required(),
+        built("diagnose", Shape::Text, "The category that the failure is then shown under."),
+    ],
+};
+
 /// `on_disconnect` with a time.
 pub(crate) static ON_DISCONNECT: Section = Section {
     name: "on_disconnect",
@@ -366,7 +422,7 @@ pub(crate) static ARGUMENT: Section = Section {
     ],
 };
 
-pub(crate) static SECTIONS: [&Section; 12] = [
+pub(crate) static SECTIONS: [&Section; 15] = [
     &TOP,
     &RESOURCES,
     &LAUNCHER,
@@ -375,6 +431,9 @@ pub(crate) static SECTIONS: [&Section; 12] = [
     &WANDB,
     &MLFLOW,
     &QUEUE,
+    &RETRY,
+    &BACKOFF,
+    &LOG_POLICY,
     &ON_DISCONNECT,
     &CODE,
     &REWARD,

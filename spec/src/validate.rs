@@ -19,6 +19,7 @@ use crate::job::{
     CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, Expansion, JobSpec, Kind, Resources,
 };
 use crate::queue::{AFTER_FORM, MAX_AFTER, Queue, after_job};
+use crate::retry::{self, Retry};
 use crate::tracking::Tracking;
 use crate::tree::join;
 use crate::units;
@@ -89,6 +90,7 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
     check_tracking(&spec.tracking, out);
     check_time("/timeout", spec.timeout, out);
     check_time("/min_runtime", spec.min_runtime, out);
+    retry::check(&spec.retry, &spec.log_policies, out);
     if let OnDisconnect::StopAfter(time) = &spec.on_disconnect {
         let pointer = "/on_disconnect/stop_after";
         check_range(pointer, time, &STOP_AFTER, |d| units::write_duration(*d), out);
@@ -175,6 +177,8 @@ fn check_cluster_fields(spec: &JobSpec, out: &mut Problems) {
         ("/reward", spec.reward.is_some()),
         ("/workdir", spec.workdir.is_some()),
         ("/cluster", spec.cluster.is_some()),
+        ("/retry", spec.retry != Retry::default()),
+        ("/log_policies", !spec.log_policies.is_empty()),
     ];
     for (pointer, _) in given.iter().filter(|(_, given)| *given) {
         let message = format!("a cluster has no `{}`", pointer.trim_start_matches('/'));
@@ -190,6 +194,16 @@ fn check_guest(spec: &JobSpec, out: &mut Problems) {
             "a job on a cluster runs on the cluster's gang, which has a policy of its own";
         let hint = "leave it out, and give it to the cluster".to_owned();
         out.key(Code::CONFLICT, "/on_disconnect", message, Some(hint));
+    }
+    for (pointer, given) in [
+        ("/retry", spec.retry != Retry::default()),
+        ("/log_policies", !spec.log_policies.is_empty()),
+    ] {
+        if given {
+            let message = "a job on a standing cluster has one attempt";
+            let hint = "leave it out, or leave out `cluster` for a gang of its own".to_owned();
+            out.key(Code::CONFLICT, pointer, message, Some(hint));
+        }
     }
     if !spec.launcher.kind.starts_ray() {
         let message = "a job on a cluster is a Ray job: its launcher is `ray`";

@@ -68,7 +68,7 @@ fn each_problem_stands_in_its_line() {
     let cases = [
         ("#GANGLINE resources.nnodes: two\nx\n", "E0103", (1, 29)),
         ("#GANGLINE resources: {nnodes: 1, pol: x}\nx\n", "E0101", (1, 34)),
-        ("\n#GANGLINE retry.max: 3\nx\n", "E0102", (2, 11)),
+        ("\n#GANGLINE notify.to: x\nx\n", "E0102", (2, 11)),
         ("#GANGLINE preflight: [disk]\nx\n", "E0102", (1, 11)),
         ("#GANGLINE name: [a\nx\n", "E0105", (1, 17)),
         ("#GANGLINE name\nx\n", "E0105", (1, 11)),

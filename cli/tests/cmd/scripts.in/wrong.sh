@@ -2,7 +2,7 @@
 #SBATCH --nodes=2-4 --time=2:00:00
 #SBATCH --dependency=afterok:123 --exclusive
 #SBATCH --nodelist=gpu-[01-04] --frobnicate
-#GANGLINE retry.max: 3
+#GANGLINE notify.to: x
 #GANGLINE gpu_per_node: 8
 #GANGLINE resources.nnodes: 3
 #GANGLINE run: hostname
