@@ -1,11 +1,11 @@
 //! What comes out: one answer for one failure.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::taxonomy::{Action, Category};
 
 /// The answer. It is kept with the attempt and never changed; other rules make another answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// Kind of the first cause.
     pub category: Category,
@@ -41,7 +41,7 @@ pub struct Diagnosis {
 }
 
 /// A quoted line. Its text is free of control sequences.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Evidence {
     /// The source, or `facts` for what needs no log.
     pub file: String,
@@ -52,7 +52,7 @@ pub struct Evidence {
 }
 
 /// A finding that is not the first cause.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Consequence {
     /// Its kind.
     pub category: Category,

@@ -24,6 +24,8 @@ pub enum FactKind {
     OomKills(u64),
     /// A file system of the job was full.
     DiskFull { path: String },
+    /// The node has a condition that only hardware or a reboot ends; by the name of its rule.
+    Sick { rule: String, gpu: Option<String> },
     /// A link of the fabric went down.
     LinkDown { device: String },
     /// The node was lost: its agent is gone.
@@ -64,6 +66,10 @@ impl Fact {
             }
             FactKind::OomKills(times) => certain(format!("memory.events: oom_kill {times}")),
             FactKind::DiskFull { path } => certain(format!("{path}: No space left on device")),
+            FactKind::Sick { rule, gpu } => {
+                let gpu = gpu.as_ref().map(|gpu| format!(" of GPU {gpu}")).unwrap_or_default();
+                certain(format!("gangline: condition {rule}{gpu}"))
+            }
             FactKind::LinkDown { device } => certain(format!("gangline: link down: {device}")),
             FactKind::NodeLost => certain("gangline: node lost".to_owned()),
             FactKind::Exit { code: 0 } | FactKind::Stopped(_) => None,
