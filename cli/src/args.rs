@@ -206,6 +206,14 @@ pub enum Command {
         /// Id, unique prefix, name or @last
         job: String,
     },
+    /// Why a job failed: the first cause over all of its ranks, and what was done about it
+    Why {
+        /// Id, unique prefix, name or @last
+        job: String,
+        /// Of this attempt; the newest that failed when absent
+        #[arg(long)]
+        attempt: Option<u32>,
+    },
     /// The waiting jobs in their order
     Queue {
         /// Only of jobs that may run in this pool

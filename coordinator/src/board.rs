@@ -400,7 +400,7 @@ impl Board {
         let inner = self.read();
         let mut held: BTreeMap<(String, String), u32> = BTreeMap::new();
         for gang in inner.live_gangs.values() {
-            let members = gang.members.values().filter(|member| member.phase.holds_resources());
+            let members = gang.members.values().filter(|member| member.holds());
             for member in members {
                 let job = inner.jobs.get(&gang.job);
                 let node = inner.nodes.get(&member.node).and_then(|node| node.inventory.as_ref());

@@ -13,6 +13,7 @@ use gangline_common::random;
 use gangline_common::time::Timestamp;
 use gangline_common::tls::{server_config, sha256};
 use gangline_common::transport::{Endpoint, close};
+use gangline_diagnosis::Rules;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -26,6 +27,7 @@ use crate::control;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
 use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
+use crate::examine::Examiner;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::meters::Meters;
@@ -119,12 +121,16 @@ impl Coordinator {
             pace: webhooks::Pace::default(),
         };
         tokio::spawn(webhooks::run(telling));
+        let rules = Rules::built_in().context("the rules of the diagnosis")?;
+        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules);
+        tokio::spawn(examiner.clone().run(driver.examine, driver.handle.clone()));
         let state = ApiState {
             driver: driver.handle,
             board: driver.board,
             meters,
             telemetry,
             logs,
+            examiner,
             space,
             agents,
             packages: Packages::open(config.state_dir.join("packages"))

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::board::Board;
 use crate::core::Core;
-use crate::core::effect::{Answer, Effects};
+use crate::core::effect::{Answer, Effects, Examine};
 use crate::core::event::{Event, RequestId};
 use crate::meters::{self, Meters};
 use crate::outbox::Outbox;
@@ -23,6 +23,8 @@ use crate::store::{Store, StoreError};
 const MAILBOX: usize = 4096;
 /// Events of one batch: more gains nothing (one commit serves them all).
 const BATCH: usize = 256;
+/// Failed attempts that wait to be looked at.
+const EXAMINATIONS: usize = 1024;
 /// The clock event.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -64,6 +66,8 @@ impl DriverHandle {
 pub struct Driver {
     pub handle: DriverHandle,
     pub board: Board,
+    /// Attempts that failed, for whoever finds out why. What finds no room is not looked at.
+    pub examine: mpsc::Receiver<Examine>,
     /// Answers when the loop has ended: `Ok` after every handle is gone, else the store's error.
     pub ended: oneshot::Receiver<Result<(), StoreError>>,
 }
@@ -73,11 +77,20 @@ pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver,
     let core = restore(&mut store)?;
     let board = Board::of(&core);
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
+    let (examiner, examine) = mpsc::channel(EXAMINATIONS);
     let (end, ended) = oneshot::channel();
     let handle = DriverHandle { mailbox, next_request: Arc::new(AtomicU64::new(1)) };
     let ticking = handle.mailbox.downgrade();
-    let mut the_loop =
-        Loop { core, store, outbox, board: board.clone(), meters, inbox, waiting: HashMap::new() };
+    let mut the_loop = Loop {
+        core,
+        store,
+        outbox,
+        board: board.clone(),
+        meters,
+        inbox,
+        examiner,
+        waiting: HashMap::new(),
+    };
     let thread = std::thread::Builder::new().name("driver".to_owned());
     let spawned = thread.spawn(move || {
         // Nobody listens any more when `main` is already on its way out.
@@ -98,7 +111,7 @@ pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver,
             }
         }
     });
-    Ok(Driver { handle, board, ended })
+    Ok(Driver { handle, board, examine, ended })
 }
 
 /// Loads every record. Boot-clock times of another boot begin anew.
@@ -131,6 +144,7 @@ struct Loop {
     board: Board,
     meters: Meters,
     inbox: mpsc::Receiver<Envelope>,
+    examiner: mpsc::Sender<Examine>,
     waiting: HashMap<RequestId, oneshot::Sender<Answer>>,
 }
 
@@ -181,6 +195,11 @@ impl Loop {
         for push in effects.pushes.into_iter().rev() {
             if told.insert(push.session) {
                 self.outbox.push(push);
+            }
+        }
+        for examine in effects.examine {
+            if let Err(error) = self.examiner.try_send(examine) {
+                tracing::warn!(%error, "a failed attempt is not looked into");
             }
         }
         for clear in effects.clears {

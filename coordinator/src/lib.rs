@@ -15,6 +15,7 @@ pub mod control;
 pub mod convert;
 pub mod coordinator;
 pub mod driver;
+pub mod examine;
 pub mod ingest;
 pub mod meters;
 pub mod outbox;

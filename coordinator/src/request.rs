@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use gangline_common::ids::JobId;
 use gangline_spec::{
-    CodeSource, Entrypoint, JobSpec, Kind, LauncherKind, Part, Reward, TrackingPlace,
+    CodeSource, Entrypoint, JobSpec, Kind, LauncherKind, Part, RetryEvent, Reward, TrackingPlace,
 };
 
 use crate::core::job::{Argument, JobKind, JobRequest, Launcher, OnDisconnect, Piece};
+use crate::core::recovery::{Cause, Retry};
 use crate::core::topology::Topology;
 use crate::paths::{ResolvedPaths, trimmed};
 
@@ -75,8 +76,37 @@ pub fn job_request(
                 OnDisconnect::StopAfter { ms: millis(time) }
             }
         },
+        retry: retry(spec),
         spec_json: spec.canonical_json(),
         submit_command,
+    }
+}
+
+/// Pauses that a spec's backoff makes before it comes to its longest, which holds for all later ones.
+const PAUSES: u32 = 24;
+
+/// A job on a standing cluster has one attempt, and a cluster has no entrypoint that could fail.
+fn retry(spec: &JobSpec) -> Retry {
+    if spec.cluster.is_some() || spec.kind != Kind::Job {
+        return Retry::default();
+    }
+    let cause = |event: &RetryEvent| match event {
+        RetryEvent::NodeLost => Cause::NodeLost,
+        RetryEvent::Hardware => Cause::Hardware,
+        RetryEvent::NcclTimeout => Cause::NcclTimeout,
+        RetryEvent::Preempted => Cause::Preempted,
+        RetryEvent::Rendezvous => Cause::Rendezvous,
+        RetryEvent::Ray => Cause::Ray,
+        RetryEvent::Storage => Cause::Storage,
+    };
+    let mut pauses_ms: Vec<u64> =
+        (2..2 + PAUSES).map(|retry| millis(spec.retry.backoff.before(retry))).collect();
+    pauses_ms.dedup();
+    Retry {
+        max: spec.retry.max,
+        causes: spec.retry.on_events.iter().map(cause).collect(),
+        pauses_ms,
+        exclude_failed_nodes: spec.retry.exclude_failed_nodes,
     }
 }
 

@@ -116,7 +116,7 @@ fn a_requeued_job_goes_back_to_its_place_and_says_who_asked() {
     assert_eq!(fleet.state("first"), JobState::Running);
     let attempt = fleet.core.attempts().find(|attempt| attempt.number == 1).unwrap().clone();
     let cause = "requeued by alice: slow node".to_owned();
-    assert_eq!(attempt.outcome, Some(Outcome::Preempted { cause }));
+    assert_eq!(attempt.outcome, Some(Outcome::Preempted { cause, keeps_nodes: false }));
     // Held on its way back, it stays.
     fleet.control("first", requeue(None, &[]));
     assert_eq!(fleet.control("first", hold()), Answer::Done);

@@ -519,7 +519,7 @@ fn a_drain_at_its_deadline_sends_jobs_back_to_their_place_in_the_queue() {
     assert_eq!(fleet.state("runs"), JobState::Pending);
     let attempt = fleet.core.attempts().find(|attempt| attempt.number == 1).unwrap().clone();
     let cause = "a was drained: fan".to_owned();
-    assert_eq!(attempt.outcome, Some(Outcome::Preempted { cause }));
+    assert_eq!(attempt.outcome, Some(Outcome::Preempted { cause, keeps_nodes: true }));
     fleet.maintain("a", Maintenance::Resume);
     fleet.settle();
     assert_eq!((fleet.state("runs"), fleet.job("runs").attempts), (JobState::Running, 2));

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use support::{Fleet, ended};
 
 /// Two nodes, two GPUs each.
-const COMMAND: &str = "{name: c, resources: {nnodes: 2, gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"]}";
+const COMMAND: &str = "{name: c, resources: {nnodes: 2, gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"], retry: {max: 0}}";
 const MIN: u64 = 60_000;
 
 fn two_workers() -> Fleet {

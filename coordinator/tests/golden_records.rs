@@ -189,6 +189,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
             Outcome::Cancelled { .. } => "Cancelled",
             Outcome::Preempted { .. } => "Preempted",
             Outcome::TimedOut { .. } => "TimedOut",
+            Outcome::Retried { .. } => "Retried",
             Outcome::RolledBack { .. } => "RolledBack",
         }));
         let Write::Gang(gang) = write else { continue };
@@ -216,6 +217,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
         "Ended, Unfit",
         "Failed",
         "Preempted",
+        "Retried",
         "RolledBack",
         "Running",
         "Starting",

@@ -14,6 +14,7 @@ use gangline_core::event::{Event, Submission};
 use gangline_core::job::{Job as CoreJob, JobKind, JobRequest, JobState, Launcher, OnDisconnect};
 use gangline_core::policy::Policy;
 use gangline_core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange, Quota};
+use gangline_core::recovery::Retry;
 
 use crate::agents::{Agents, ChangeKind};
 use crate::fleet::{self, Fleet};
@@ -576,6 +577,7 @@ fn request_of(group: &Group, nnodes: u32, gpus_per_node: u32) -> JobRequest {
         preemptible: false,
         min_runtime_ms: None,
         on_disconnect: OnDisconnect::Keep { no_witness: false },
+        retry: Retry::default(),
         spec_json: String::new(),
         submit_command: String::new(),
     }

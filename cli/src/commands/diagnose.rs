@@ -24,10 +24,7 @@ pub(super) fn run(args: &Diagnose, screen: &Screen) -> Result<u8, CliError> {
         return Err(CliError::new(exit::USAGE, code::USAGE, what)
             .hint("give the logs of the ranks that failed first"));
     }
-    let rules = Rules::built_in().map_err(|error| {
-        CliError::new(exit::ERROR, code::INTERNAL, "the rules of this program are broken")
-            .why(error.to_string())
-    })?;
+    let rules = rules()?;
     let (head, tail) = share(args.files.len());
     let mut case = Case::new(&rules);
     for path in &args.files {
@@ -58,6 +55,13 @@ pub(super) fn run(args: &Diagnose, screen: &Screen) -> Result<u8, CliError> {
     Ok(exit::OK)
 }
 
+pub(super) fn rules() -> Result<Rules, CliError> {
+    Rules::built_in().map_err(|error| {
+        CliError::new(exit::ERROR, code::INTERNAL, "the rules of this program are broken")
+            .why(error.to_string())
+    })
+}
+
 /// The rank that a file is named after, as in `rank-3.log`.
 fn rank_of(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
@@ -85,7 +89,7 @@ fn object(answer: &Diagnosis, shadow: bool) -> Result<Value, CliError> {
 }
 
 /// The answer for a person.
-fn page(answer: &Diagnosis, rules: &Rules, shadow: bool) -> String {
+pub(super) fn page(answer: &Diagnosis, rules: &Rules, shadow: bool) -> String {
     let mut out = String::new();
     let mut row = |label: &str, text: &str| {
         out.push_str(&format!("{label:<11} {}\n", clean(text)));

@@ -29,6 +29,7 @@ mod top;
 mod usage;
 mod wait;
 mod webhook;
+mod why;
 
 use std::io::Read;
 
@@ -72,6 +73,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             explain::plan(&args, client.as_ref(), screen).await
         }
         Command::Explain { job } => explain::job(&client()?, &job, screen).await,
+        Command::Why { job, attempt } => why::run(&client()?, &job, attempt, screen).await,
         Command::Queue { pool } => explain::queue(&client()?, pool.as_deref(), screen).await,
         Command::Diagnose(args) => diagnose::run(&args, screen),
         Command::Simulate(args) => simulate::run(&args, client, screen).await,

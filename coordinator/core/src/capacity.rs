@@ -279,7 +279,7 @@ impl Core {
             let Some(gang) = self.gangs.get(gang) else { continue };
             let mut has_rank = false;
             for (id, member) in gang.members_on(&node.id) {
-                if member.phase.holds_resources() {
+                if member.holds() {
                     has_rank |= id != MemberId::Head;
                     held_whole |= member.exclusive;
                     used.extend(&member.gpus);

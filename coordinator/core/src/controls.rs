@@ -85,6 +85,14 @@ impl Changes {
 }
 
 impl Job {
+    /// Leaves out one more node from now on. Returns what that means, for people.
+    pub(super) fn goes_on_without(&mut self, node: Option<String>) -> String {
+        let Some(node) = node else { return "tried again".to_owned() };
+        let done = format!("tried again without {node}");
+        self.change(|changes| changes.exclude_nodes.push(node));
+        done
+    }
+
     fn change(&mut self, change: impl FnOnce(&mut Changes)) {
         change(&mut self.changes);
         self.changes.apply(Arc::make_mut(&mut self.request));
@@ -200,7 +208,13 @@ impl Core {
         if !why.is_empty() {
             cause = format!("{cause}: {why}");
         }
-        self.end_attempt(&job.id, Outcome::Preempted { cause }, &actor.user, now, out);
+        self.end_attempt(
+            &job.id,
+            Outcome::Preempted { cause, keeps_nodes: false },
+            &actor.user,
+            now,
+            out,
+        );
         let words = [why, without].into_iter().filter(|text| !text.is_empty());
         Ok(Some(words.collect::<Vec<_>>().join(", ")))
     }

@@ -30,6 +30,7 @@ pub struct Effects {
     pub pushes: Vec<Push>,
     pub closes: Vec<Close>,
     pub clears: Vec<Clear>,
+    pub examine: Vec<Examine>,
     pub replies: Vec<(RequestId, Answer)>,
     /// Entities whose unstored parts changed, each with the number of writes before it: for the
     /// memory snapshots only, which must take both in the order in which they happened.
@@ -153,6 +154,13 @@ pub struct DesiredGuest {
     pub job: Arc<Job>,
     pub attempt: Arc<Attempt>,
     pub secrets: Vec<Arc<SecretRecord>>,
+}
+
+/// Find out why this attempt failed, and say so with `Event::Examined`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Examine {
+    pub job: JobId,
+    pub attempt: u32,
 }
 
 /// End this connection.

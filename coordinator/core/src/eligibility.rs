@@ -30,6 +30,10 @@ pub enum NotYet {
     Before {
         wall_ms: u64,
     },
+    /// It failed, and is tried again after a pause.
+    Rests {
+        left_ms: u64,
+    },
     /// These have not succeeded yet, each with its name.
     After {
         jobs: Vec<(JobId, String)>,
@@ -42,6 +46,9 @@ impl fmt::Display for NotYet {
             NotYet::Held { by, why } if why.is_empty() => write!(f, "held by {by}"),
             NotYet::Held { by, why } => write!(f, "held by {by}: {why}"),
             NotYet::Before { wall_ms } => write!(f, "waits until {}", wall_text(*wall_ms)),
+            NotYet::Rests { left_ms } => {
+                write!(f, "is tried again in {} s", left_ms.div_ceil(1000))
+            }
             NotYet::After { jobs } => {
                 f.write_str("waits for the success of ")?;
                 for (index, (id, name)) in jobs.iter().take(NAMED_LIMIT).enumerate() {
@@ -85,6 +92,10 @@ impl Core {
         }
         if let Some(wall_ms) = job.request.not_before_ms.filter(|wall_ms| now.wall_ms < *wall_ms) {
             return Err(NotYet::Before { wall_ms });
+        }
+        let left_ms = job.recovery.rest.map_or(0, |rest| rest.left_ms(now));
+        if left_ms > 0 {
+            return Err(NotYet::Rests { left_ms });
         }
         if !job.waits_for.is_empty() {
             let name = |id: &JobId| self.jobs.get(id).map(|job| job.request.name.clone());

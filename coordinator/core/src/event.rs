@@ -15,6 +15,7 @@ use super::maintenance::Maintenance;
 use super::node::{Inventory, Session};
 use super::pools::PoolChange;
 use super::projects::ProjectChange;
+use super::recovery::Verdict;
 use super::secrets::SecretRecord;
 use super::webhooks::{Progress, WebhookKey, WebhookRecord};
 
@@ -185,6 +186,12 @@ pub enum Event {
         session: u64,
         report: Report,
     },
+    /// Why an attempt failed.
+    Examined {
+        job: JobId,
+        attempt: u32,
+        verdict: Box<Verdict>,
+    },
     /// What is wrong with a node, whole.
     Diagnosed {
         node: NodeId,
@@ -226,6 +233,7 @@ impl Event {
             Event::Inventory { .. } => "inventory",
             Event::Heard { .. } => "heard",
             Event::Reported { .. } => "reported",
+            Event::Examined { .. } => "examined",
             Event::Diagnosed { .. } => "diagnosed",
         }
     }

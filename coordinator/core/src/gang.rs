@@ -20,6 +20,8 @@ pub struct Gang {
     pub since: Timestamp,
     pub members: BTreeMap<MemberId, Member>,
     pub addresses: Addresses,
+    /// What its members held is kept for the job's next attempt as they end.
+    pub keeps: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +44,15 @@ pub struct Member {
     pub exclusive: bool,
     pub ports: PortBlock,
     pub phase: Phase,
+    /// It has ended, and its share is kept for the job's next attempt.
+    pub kept: bool,
+}
+
+impl Member {
+    /// Whether its share is allocated: nobody else may have it.
+    pub fn holds(&self) -> bool {
+        self.kept || self.phase.holds_resources()
+    }
 }
 
 /// What is known of a member's processes.
@@ -108,7 +119,7 @@ impl End {
 }
 
 impl Phase {
-    /// Whether processes of the member may exist: until then its share stays allocated.
+    /// Whether processes of the member may exist: until they do not its share stays allocated.
     pub fn holds_resources(&self) -> bool {
         !matches!(self, Phase::Ended(_))
     }

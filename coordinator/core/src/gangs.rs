@@ -12,6 +12,7 @@ use super::gang::{End, EndHow, Gang, GangState, Phase};
 use super::job::{Attempt, GuestPhase, Job, JobState, Launcher, Outcome};
 use super::node::Reachability;
 use super::planted::{Planted, is_planted};
+use super::recovery::KEPT_MS;
 use super::{Core, QUARANTINE_MS, Quarantine};
 
 /// After the last process has gone, a job waits this long for the rest of its logs.
@@ -106,12 +107,14 @@ impl Core {
             return false;
         }
         let ended = !phase.holds_resources() && member.phase.holds_resources();
+        let kept = ended && self.keeps_share(gang, &phase);
         let mut gang = Gang::clone(gang);
         if let Some(member) = gang.members.get_mut(&key.member) {
             member.phase = phase;
+            member.kept |= kept;
         }
         self.put(Write::Gang(Arc::new(gang)), out);
-        if ended {
+        if ended && !kept {
             self.count_released(key, now, out);
             self.ask_for_scheduling();
         }
@@ -217,6 +220,10 @@ impl Core {
             let mut gang = Gang::clone(gang);
             gang.state = state;
             gang.since = now;
+            if state == GangState::Stopped {
+                gang.keeps = false;
+                gang.members.values_mut().for_each(|member| member.kept = false);
+            }
             self.put(Write::Gang(Arc::new(gang)), out);
         }
     }
@@ -346,7 +353,13 @@ impl Core {
             stopping.attempts = stopping.attempts.saturating_sub(1);
         }
         stopping.outcome = Some(outcome.clone());
+        let keeps = self.keeps_nodes(&stopping, &outcome);
         self.put(Write::Job(Arc::new(stopping)), out);
+        if keeps {
+            self.put(Write::Gang(Arc::new(Gang { keeps, ..Gang::clone(&gang) })), out);
+        } else {
+            self.release_kept(&gang.id, now, out);
+        }
         self.set_job_state(job_id, JobState::Stopping, actor, outcome.sentence(), now, out);
         self.set_gang_state(&gang.id, GangState::Stopping, now, out);
         if !is_planted(Planted::GenerationForgotten) {
@@ -358,12 +371,16 @@ impl Core {
 
     /// Ends a stopping gang when all of it has ended with evidence, and its job when all of it
     /// that can answer has. A lost node keeps its share, not the job.
-    fn settle(&mut self, id: &GangId, now: Timestamp, out: &mut Effects) {
+    pub(super) fn settle(&mut self, id: &GangId, now: Timestamp, out: &mut Effects) {
         let Some(gang) = self.gangs.get(id).cloned() else { return };
         if gang.state != GangState::Stopping {
             return;
         }
-        let waited = now.boot_ms.saturating_sub(gang.since.boot_ms) >= LOGS_GRACE_MS;
+        let stopping_ms = now.boot_ms.saturating_sub(gang.since.boot_ms);
+        if gang.keeps && stopping_ms >= KEPT_MS {
+            self.release_kept(id, now, out);
+        }
+        let waited = stopping_ms >= LOGS_GRACE_MS;
         let (mut all_done, mut job_done) = (true, true);
         for member in gang.members.values() {
             let (ended, complete) = match &member.phase {
@@ -378,9 +395,16 @@ impl Core {
         }
         let Some(job) = self.jobs.get(&gang.job).cloned() else { return };
         let Some(outcome) = job.outcome.clone() else { return };
-        let back_to_queue = outcome.terminal_state().is_none();
-        let ends = job.state == JobState::Stopping && (all_done || (job_done && !back_to_queue));
-        let outcome = if ends { self.with_first_cause(&gang, outcome, out) } else { outcome };
+        let mut ends = job.state == JobState::Stopping && (all_done || job_done);
+        let mut outcome = outcome;
+        if ends {
+            outcome = self.with_first_cause(&gang, outcome, out);
+            match self.outcome_with_verdict(&gang, &job, outcome, now, out) {
+                Some(decided) => outcome = decided,
+                None => return,
+            }
+            ends = all_done || outcome.terminal_state().is_some();
+        }
         if all_done || ends {
             self.finish_guests_of(id, now, out);
         }
@@ -393,6 +417,10 @@ impl Core {
         // Attempt n+1 may start only when every node of attempt n is free of it.
         if ends {
             self.end_job(&gang.job, &outcome, now, out);
+            match outcome.terminal_state() {
+                None if gang.keeps => self.go_on(&gang, now, out),
+                _ => self.release_kept(id, now, out),
+            }
         }
     }
 
@@ -414,7 +442,8 @@ impl Core {
             return outcome;
         };
         let outcome = Outcome::Failed { cause: format!("{first}; then {heard}") };
-        if let Some(attempt) = self.attempts.get(&(gang.job.clone(), gang.attempt)) {
+        let attempt = self.attempts.get(&(gang.job.clone(), gang.attempt));
+        if let Some(attempt) = attempt.filter(|a| a.outcome.as_ref() != Some(&outcome)) {
             let attempt = Attempt { outcome: Some(outcome.clone()), ..Attempt::clone(attempt) };
             self.put(Write::Attempt(Arc::new(attempt)), out);
         }

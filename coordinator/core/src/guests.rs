@@ -239,6 +239,7 @@ impl Core {
             started: now,
             ended: None,
             outcome: None,
+            verdict: None,
             ray: None,
             guest: Some(Guest {
                 shares,
@@ -457,8 +458,10 @@ impl Core {
                     Outcome::Cancelled { actor: actor.clone(), reason: why.clone() }
                 }
                 // The cluster comes back, and its guests with it.
-                Outcome::Preempted { .. } | Outcome::RolledBack { .. } => {
-                    Outcome::Preempted { cause: why.clone() }
+                Outcome::Preempted { .. }
+                | Outcome::Retried { .. }
+                | Outcome::RolledBack { .. } => {
+                    Outcome::Preempted { cause: why.clone(), keeps_nodes: false }
                 }
                 Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut { .. } => {
                     Outcome::Failed { cause: why.clone() }

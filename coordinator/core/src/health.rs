@@ -316,7 +316,7 @@ impl Core {
         (taken, AT_LEAST.max(nodes / ONE_IN))
     }
 
-    /// What runs on the parts that are fatally sick goes back to its place in the queue.
+    /// What runs on the parts that are fatally sick goes on elsewhere.
     fn leave(&mut self, id: &NodeId, now: Timestamp, out: &mut Effects) {
         let Some(node) = self.nodes.get(id) else { return };
         let mut ends: Vec<(JobId, String)> = Vec::new();
@@ -339,7 +339,8 @@ impl Core {
             ends.extend(jobs.map(|job| (job, cause.clone())));
         }
         for (job, cause) in ends {
-            self.end_attempt(&job, Outcome::Preempted { cause }, HEALTH, now, out);
+            let outcome = Outcome::Preempted { cause, keeps_nodes: true };
+            self.end_attempt(&job, outcome, HEALTH, now, out);
         }
     }
 }

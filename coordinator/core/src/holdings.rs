@@ -16,7 +16,7 @@ use super::forecast::Estimate;
 use super::gang::{Gang, GangState};
 use super::job::Job;
 
-/// What one gang holds until its processes are gone.
+/// What one gang holds until its processes are gone, or longer where it is kept.
 #[derive(Debug, Clone)]
 pub struct Holding {
     pub job: Arc<Job>,
@@ -138,7 +138,7 @@ impl Core {
     fn holding(&self, id: &GangId) -> Option<Holding> {
         let gang = self.gangs.get(id).filter(|gang| gang.state != GangState::Stopped)?;
         let job = self.jobs.get(&gang.job)?;
-        let held = gang.members.iter().filter(|(_, member)| member.phase.holds_resources());
+        let held = gang.members.iter().filter(|(_, member)| member.holds());
         let shares = held.filter_map(|(id, member)| {
             Some(HeldShare {
                 slot: self.capacity.slot(&member.node)?.index,
@@ -149,7 +149,7 @@ impl Core {
             })
         });
         let shares: Vec<HeldShare> = shares.collect();
-        let held = gang.members.values().filter(|member| member.phase.holds_resources());
+        let held = gang.members.values().filter(|member| member.holds());
         let gpus = held.map(|member| member.gpus.len() as u32).sum();
         // A gang lies in one pool. One whose node is moved to another keeps the pool it began in.
         let known = self.holdings.gangs.get(id).map(|old| old.pool.clone());

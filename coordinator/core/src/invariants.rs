@@ -35,7 +35,7 @@ fn accounts_are_open(core: &Core, found: &mut Vec<String>) {
             continue;
         };
         for (id, member) in gang.members.iter().filter(|(_, member)| !member.gpus.is_empty()) {
-            if account.shares.contains_key(id) == member.phase.holds_resources() {
+            if account.shares.contains_key(id) == member.holds() {
                 found.push(format!("account: {} of {} is {:?}", id, gang.id, member.phase));
             }
         }
@@ -78,7 +78,7 @@ fn secrets_are_there(core: &Core, found: &mut Vec<String>) {
 fn one_gang_per_gpu(core: &Core, found: &mut Vec<String>) {
     let mut holders: BTreeMap<&GpuId, &GangId> = BTreeMap::new();
     for gang in core.gangs.values().filter(|gang| gang.is_live()) {
-        for member in gang.members.values().filter(|m| m.phase.holds_resources()) {
+        for member in gang.members.values().filter(|m| m.holds()) {
             for gpu in &member.gpus {
                 if let Some(other) = holders.insert(gpu, &gang.id) {
                     found.push(format!("I1: {gpu} is held by {other} and {}", gang.id));
@@ -108,7 +108,7 @@ fn whole_nodes_are_not_shared(core: &Core, found: &mut Vec<String>) {
     let mut on_node: BTreeMap<&NodeId, (BTreeSet<&GangId>, bool)> = BTreeMap::new();
     for gang in core.gangs.values().filter(|gang| gang.is_live()) {
         let ranks = gang.members.iter().filter(|(id, _)| **id != MemberId::Head);
-        for (_, member) in ranks.filter(|(_, member)| member.phase.holds_resources()) {
+        for (_, member) in ranks.filter(|(_, member)| member.holds()) {
             let (gangs, exclusive) = on_node.entry(&member.node).or_default();
             gangs.insert(&gang.id);
             *exclusive |= member.exclusive;
@@ -125,7 +125,7 @@ fn whole_nodes_are_not_shared(core: &Core, found: &mut Vec<String>) {
 fn ports_are_disjoint(core: &Core, found: &mut Vec<String>) {
     let mut blocks = BTreeMap::<_, Vec<_>>::new();
     for gang in core.gangs.values().filter(|gang| gang.is_live()) {
-        for member in gang.members.values().filter(|m| m.phase.holds_resources()) {
+        for member in gang.members.values().filter(|m| m.holds()) {
             let inventory = core.nodes.get(&member.node).and_then(|n| n.inventory.as_ref());
             if let Some(inventory) = inventory {
                 blocks.entry(inventory.network()).or_default().push(member.ports);

@@ -9,7 +9,7 @@ use gangline_common::ids::{Epoch, GangId, JobId, MemberId};
 use gangline_common::time::{Stopwatch, Timestamp};
 
 use super::controls::{Changes, Hold};
-
+use super::recovery::{Recovery, Retry, Verdict};
 use super::topology::Topology;
 
 /// State changes that a job or node remembers; older ones are dropped.
@@ -73,6 +73,7 @@ pub struct JobRequest {
     /// It is not sent back to make room before it has run for this long.
     pub min_runtime_ms: Option<u64>,
     pub on_disconnect: OnDisconnect,
+    pub retry: Retry,
     /// The submitted spec as canonical JSON: the record of truth that this struct is made from.
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.
@@ -189,6 +190,7 @@ pub struct Job {
     pub reason: String,
     /// What the job will be once its gang is gone (STOPPING only).
     pub outcome: Option<Outcome>,
+    pub recovery: Recovery,
     pub history: Vec<Transition>,
 }
 
@@ -263,7 +265,8 @@ impl Job {
     pub(super) fn is_timed(&self) -> bool {
         let request = &self.request;
         let limited = self.state == JobState::Running && request.timeout_ms.is_some();
-        let waits = request.not_before_ms.is_some() || request.max_wait_ms.is_some();
+        let rests = self.recovery.rest.is_some();
+        let waits = rests || request.not_before_ms.is_some() || request.max_wait_ms.is_some();
         let waits = self.state == JobState::Pending && waits;
         limited || waits || (self.is_cluster() && !self.state.is_terminal())
     }
@@ -284,7 +287,9 @@ impl Job {
         for time in [Some(&mut self.submitted), self.started.as_mut()].into_iter().flatten() {
             *time = time.in_this_boot(now);
         }
-        for watch in [&mut self.eligible, &mut self.running].into_iter().flatten() {
+        let pause = self.recovery.rest.as_mut().map(|rest| &mut rest.passed);
+        let watches = [self.eligible.as_mut(), self.running.as_mut(), pause];
+        for watch in watches.into_iter().flatten() {
             watch.over_reboot(now);
         }
     }
@@ -315,6 +320,12 @@ pub enum Outcome {
     /// Stopped to make room, such as for work on a node: back to its place in the queue.
     Preempted {
         cause: String,
+        /// What it held is kept for it as far as that is good: it goes on at once.
+        keeps_nodes: bool,
+    },
+    /// It failed, and another attempt follows.
+    Retried {
+        cause: String,
     },
     /// Nothing ran: a leased port was taken. Costs no attempt; another block is leased.
     RolledBack {
@@ -332,7 +343,11 @@ impl Outcome {
                 format!("stopped by {actor}")
             }
             Outcome::Cancelled { actor, reason } => format!("stopped by {actor}: {reason}"),
-            Outcome::Preempted { cause } => format!("goes back to the queue: {cause}"),
+            Outcome::Preempted { cause, keeps_nodes: true } => {
+                format!("goes on elsewhere: {cause}")
+            }
+            Outcome::Preempted { cause, .. } => format!("goes back to the queue: {cause}"),
+            Outcome::Retried { cause } => format!("is tried again: {cause}"),
             Outcome::RolledBack { cause } => format!("rolled back before anything ran: {cause}"),
         }
     }
@@ -344,7 +359,9 @@ impl Outcome {
             Outcome::Failed { .. } => Some(JobState::Failed),
             Outcome::Cancelled { .. } => Some(JobState::Cancelled),
             Outcome::TimedOut { .. } => Some(JobState::Timeout),
-            Outcome::Preempted { .. } | Outcome::RolledBack { .. } => None,
+            Outcome::Preempted { .. } | Outcome::Retried { .. } | Outcome::RolledBack { .. } => {
+                None
+            }
         }
     }
 }
@@ -376,6 +393,8 @@ pub struct Attempt {
     pub started: Timestamp,
     pub ended: Option<Timestamp>,
     pub outcome: Option<Outcome>,
+    /// Why it failed, once that is known.
+    pub verdict: Option<Arc<Verdict>>,
     pub ray: Option<RayFacts>,
     /// The part of a standing cluster that the attempt has.
     pub guest: Option<Guest>,

@@ -12,6 +12,7 @@ use super::event::{RequestId, Submission};
 use super::gang::{Gang, GangState};
 use super::job::{Job, JobState, Outcome, Transition, remember};
 use super::planted::{Planted, is_planted};
+use super::recovery::Recovery;
 use super::{Core, LIVE_JOB_LIMIT};
 
 impl Core {
@@ -67,6 +68,7 @@ impl Core {
             running: None,
             reason: "just submitted".to_owned(),
             outcome: None,
+            recovery: Recovery::default(),
             history: Vec::new(),
         };
         remember(
@@ -247,7 +249,11 @@ impl Core {
         if is_planted(Planted::CancelForgotten) {
             return;
         }
-        if job.outcome.as_ref().is_some_and(|outcome| outcome.terminal_state().is_none()) {
+        let comes_back = |outcome: &Outcome| {
+            outcome.terminal_state().is_none() || self.keeps_nodes(job, outcome)
+        };
+        if job.outcome.as_ref().is_some_and(comes_back) {
+            let gang = job.gang.clone();
             let mut job = Job::clone(job);
             job.reason = outcome.sentence();
             job.outcome = Some(outcome);
@@ -262,6 +268,8 @@ impl Core {
                 },
             );
             self.put(Write::Job(Arc::new(job)), out);
+            self.release_kept(&gang, now, out);
+            self.settle(&gang, now, out);
         }
     }
 
@@ -342,6 +350,7 @@ impl Core {
             | Outcome::Failed { .. }
             | Outcome::TimedOut { .. }
             | Outcome::Preempted { .. }
+            | Outcome::Retried { .. }
             | Outcome::RolledBack { .. } => "gangline".to_owned(),
         };
         self.set_job_state(id, state, &actor, outcome.sentence(), now, out);
@@ -349,6 +358,7 @@ impl Core {
             && job.state.is_terminal()
         {
             self.just_ended.push(job.id.clone());
+            self.ask_why_it_ended(&job, outcome, out);
             if job.is_cluster() {
                 self.fail_waiting_guests(&job, now, out);
             }

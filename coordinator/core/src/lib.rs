@@ -43,6 +43,7 @@ pub mod pools;
 mod preemption;
 pub mod projects;
 mod queue;
+pub mod recovery;
 mod schedule;
 pub mod secrets;
 mod tokens;
@@ -141,6 +142,8 @@ pub struct Core {
     pub(crate) checkpoints: BTreeMap<GangId, TrainingCheckpoint>,
     /// What agents have measured of the GPUs of each live gang.
     meters: BTreeMap<GangId, Meter>,
+    /// When it was asked why the newest attempt of a job failed, while that is waited for.
+    pub(crate) examined: BTreeMap<JobId, u64>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
     /// Nodes that health left in use because it had taken its share of their pool.
@@ -315,6 +318,7 @@ impl Core {
                 self.last_guest_ms.remove(&id);
                 self.live_jobs.remove(&id);
                 self.timed_jobs.remove(&id);
+                self.examined.remove(&id);
             }
         }
     }
@@ -401,6 +405,9 @@ impl Core {
             Event::Heard { node, session, held } => self.on_heard(&node, session, held, now, out),
             Event::Reported { node, session, report } => {
                 self.on_reported(&node, session, report, now, out);
+            }
+            Event::Examined { job, attempt, verdict } => {
+                self.on_examined(&job, attempt, *verdict, now, out);
             }
             Event::Diagnosed { node, session, health } => {
                 self.on_diagnosed(&node, session, *health, now, out);

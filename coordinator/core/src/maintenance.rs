@@ -128,7 +128,7 @@ impl Core {
     }
 
     /// What still runs on a node whose drain has come to its deadline is stopped politely and goes
-    /// back to its place in the queue.
+    /// on elsewhere.
     pub(super) fn expire_drains(&mut self, now: Timestamp, out: &mut Effects) {
         let due = |node: &Node| {
             let drain = node.drain.as_ref()?;
@@ -149,7 +149,8 @@ impl Core {
             ends.extend(jobs.map(|job| (job, by.clone(), cause.clone())));
         }
         for (job, by, cause) in ends {
-            self.end_attempt(&job, Outcome::Preempted { cause }, &by, now, out);
+            let outcome = Outcome::Preempted { cause, keeps_nodes: true };
+            self.end_attempt(&job, outcome, &by, now, out);
         }
     }
 }

@@ -92,7 +92,10 @@ impl Core {
             // Told at once: the end of what still runs may take its whole grace.
             JobState::Stopping => match job.outcome {
                 Some(
-                    Outcome::Failed { .. } | Outcome::Preempted { .. } | Outcome::TimedOut { .. },
+                    Outcome::Failed { .. }
+                    | Outcome::Preempted { .. }
+                    | Outcome::Retried { .. }
+                    | Outcome::TimedOut { .. },
                 ) => "job.interrupted",
                 _ => return,
             },

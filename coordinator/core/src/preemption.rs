@@ -97,7 +97,8 @@ impl Core {
             waiting.is_claimant = true;
         }
         for (job, cause) in ends {
-            self.end_attempt(&job, Outcome::Preempted { cause }, "gangline", now, out);
+            let outcome = Outcome::Preempted { cause, keeps_nodes: false };
+            self.end_attempt(&job, outcome, "gangline", now, out);
         }
     }
 
@@ -305,7 +306,7 @@ impl<'a> Claim<'a> {
 
     /// With what this gang leaves behind.
     fn add(&mut self, gang: &'a Gang) {
-        for (id, member) in gang.members.iter().filter(|(_, m)| m.phase.holds_resources()) {
+        for (id, member) in gang.members.iter().filter(|(_, m)| m.holds()) {
             let Some(slot) = self.core.capacity.slot(&member.node) else { continue };
             if !self.is_open(slot) {
                 continue;

@@ -430,7 +430,13 @@ impl Core {
 
     /// The allocation, the attempt and the job's new state: one transaction, before anybody is
     /// told.
-    fn allocate(&mut self, job: &Job, shares: Vec<Share>, now: Timestamp, out: &mut Effects) {
+    pub(super) fn allocate(
+        &mut self,
+        job: &Job,
+        shares: Vec<Share>,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
         let rank_zero = shares.iter().find(|share| share.member == MemberId::Rank(0));
         let head = shares.iter().find(|share| share.member == MemberId::Head).or(rank_zero);
         let Some(head_address) = head.map(|share| share.address) else { return };
@@ -456,6 +462,7 @@ impl Core {
                 exclusive: share.exclusive,
                 ports: share.ports,
                 phase: Phase::Assigned,
+                kept: false,
             };
             (share.member, member)
         });
@@ -468,6 +475,7 @@ impl Core {
             since: now,
             members: members.collect(),
             addresses,
+            keeps: false,
         };
         let attempt = Attempt {
             job: job.id.clone(),
@@ -477,6 +485,7 @@ impl Core {
             started: now,
             ended: None,
             outcome: None,
+            verdict: None,
             ray: None,
             guest: None,
         };
@@ -484,6 +493,7 @@ impl Core {
         let mut started = job.clone();
         started.attempts = number;
         started.outcome = None;
+        started.recovery.rest = None;
         self.put(Write::Job(Arc::new(started)), out);
         self.put(Write::Attempt(Arc::new(attempt)), out);
         self.put(Write::Gang(Arc::new(gang)), out);
@@ -501,7 +511,7 @@ impl Core {
     }
 
     /// Blocks that must not be leased although no gang has them.
-    fn leases(&self) -> Leases {
+    pub(super) fn leases(&self) -> Leases {
         let mut leases = Leases { next: self.next_ports.clone(), ..Leases::default() };
         for quarantine in &self.quarantine {
             leases.taken.entry(quarantine.network.clone()).or_default().push(quarantine.block);

@@ -21,6 +21,7 @@ use crate::core::effect::Answer;
 use crate::core::event::Event;
 use crate::core::explain::{ExpectedStart, Explanation, Question, QueueLine, QueuePlace, Verdict};
 use crate::core::job::{Job, JobState};
+use crate::core::recovery::Recovery;
 
 /// What became, or would become, of a job.
 #[derive(Serialize, ToSchema)]
@@ -190,6 +191,7 @@ pub(super) async fn plan_job(
         ended: None,
         reason: String::new(),
         outcome: None,
+        recovery: Recovery::default(),
         history: Vec::new(),
     };
     let explanation = explained(&shared, &principal, Question::Plan(Box::new(job))).await?;

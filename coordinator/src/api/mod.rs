@@ -32,6 +32,7 @@ mod tokens;
 mod usage;
 mod view;
 mod webhooks;
+mod why;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,6 +64,7 @@ use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::node::Reachability;
 use crate::driver::DriverHandle;
+use crate::examine::Examiner;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::meters::Meters;
@@ -87,6 +89,8 @@ pub struct ApiState {
     pub meters: Meters,
     pub telemetry: Telemetry,
     pub logs: Logs,
+    /// Who finds out why attempts failed.
+    pub examiner: Examiner,
     pub space: Space,
     /// Whom questions about running jobs go to.
     pub agents: Agents,
@@ -164,6 +168,7 @@ fn table() -> Vec<Route> {
         needs(ControlJob, routes!(controls::set_priority)),
         needs(ControlJob, routes!(controls::extend_job)),
         needs(ReadJobs, routes!(explain::explain_job)),
+        needs(ReadJobs, routes!(why::why)),
         needs(SubmitJob, routes!(explain::plan_job)),
         needs(ReadJobs, routes!(explain::list_queue)),
         needs(ReadJobs, routes!(logs::get_logs)),

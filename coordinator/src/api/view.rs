@@ -473,7 +473,7 @@ fn node_of(
 pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Succeeded => "SUCCEEDED",
-        Outcome::Failed { .. } => "FAILED",
+        Outcome::Failed { .. } | Outcome::Retried { .. } => "FAILED",
         Outcome::Cancelled { .. } => "CANCELLED",
         Outcome::Preempted { .. } => "PREEMPTED",
         Outcome::TimedOut { .. } => "TIMEOUT",

@@ -23,6 +23,9 @@ use crate::space::Space;
 /// Chunks that are written with one flush.
 const BATCH: usize = 16;
 
+/// Why an incarnation failed, as JSON, beside the directories of its members.
+const ANSWER: &str = "why.json";
+
 /// A log stream had to be ended.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
@@ -129,6 +132,24 @@ impl Logs {
         let mut bytes = vec![0; wanted];
         File::open(path)?.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
+    }
+
+    /// Keeps what was found out about an incarnation beside its logs. Blocking.
+    pub fn put_answer(&self, gang: &GangId, epoch: Epoch, answer: &[u8]) -> io::Result<()> {
+        let directory = self.directory(gang, epoch);
+        std::fs::create_dir_all(&directory)?;
+        let fresh = directory.join("why.new");
+        std::fs::write(&fresh, answer)?;
+        std::fs::rename(fresh, directory.join(ANSWER))
+    }
+
+    /// What was found out about an incarnation; `None` when nothing was. Blocking.
+    pub fn answer(&self, gang: &GangId, epoch: Epoch) -> io::Result<Option<Vec<u8>>> {
+        match std::fs::read(self.directory(gang, epoch).join(ANSWER)) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Deletes all logs of a gang that is forgotten. Blocking.

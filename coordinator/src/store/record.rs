@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 mod accounts;
 mod credentials;
 mod pools;
+mod recovery;
 mod webhooks;
 
 use accounts::AccountV1;
@@ -30,6 +31,7 @@ pub use credentials::{
 
 use pools::PoolV1;
 pub use pools::encode_pool;
+use recovery::{RecoveryV1, VerdictV1};
 use webhooks::{DeliveryV1, WebhookV1};
 pub use webhooks::{decode_notice, encode_delivery, encode_notice, encode_webhook};
 
@@ -260,8 +262,9 @@ enum OutcomeV1 {
     Failed { cause: String },
     Cancelled { actor: String, reason: String },
     RolledBack { cause: String },
-    Preempted { cause: String },
+    Preempted { cause: String, keeps_nodes: bool },
     TimedOut { cause: String },
+    Retried { cause: String },
 }
 
 impl From<&Outcome> for OutcomeV1 {
@@ -271,7 +274,10 @@ impl From<&Outcome> for OutcomeV1 {
             Outcome::Failed { cause } => OutcomeV1::Failed { cause },
             Outcome::Cancelled { actor, reason } => OutcomeV1::Cancelled { actor, reason },
             Outcome::RolledBack { cause } => OutcomeV1::RolledBack { cause },
-            Outcome::Preempted { cause } => OutcomeV1::Preempted { cause },
+            Outcome::Preempted { cause, keeps_nodes } => {
+                OutcomeV1::Preempted { cause, keeps_nodes }
+            }
+            Outcome::Retried { cause } => OutcomeV1::Retried { cause },
             Outcome::TimedOut { cause } => OutcomeV1::TimedOut { cause },
         }
     }
@@ -284,7 +290,10 @@ impl From<OutcomeV1> for Outcome {
             OutcomeV1::Failed { cause } => Outcome::Failed { cause },
             OutcomeV1::Cancelled { actor, reason } => Outcome::Cancelled { actor, reason },
             OutcomeV1::RolledBack { cause } => Outcome::RolledBack { cause },
-            OutcomeV1::Preempted { cause } => Outcome::Preempted { cause },
+            OutcomeV1::Preempted { cause, keeps_nodes } => {
+                Outcome::Preempted { cause, keeps_nodes }
+            }
+            OutcomeV1::Retried { cause } => Outcome::Retried { cause },
             OutcomeV1::TimedOut { cause } => Outcome::TimedOut { cause },
         }
     }
@@ -318,6 +327,7 @@ struct JobV1 {
     waits_for: Vec<JobId>,
     eligible: Option<StopwatchV1>,
     running: Option<StopwatchV1>,
+    recovery: RecoveryV1,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -413,6 +423,7 @@ pub fn encode_job(job: &Job) -> Result<Vec<u8>, String> {
         waits_for: job.waits_for.clone(),
         eligible: job.eligible.map(StopwatchV1::from),
         running: job.running.map(StopwatchV1::from),
+        recovery: job.recovery.into(),
     })
 }
 
@@ -450,6 +461,7 @@ impl JobV1 {
             running: self.running.map(Stopwatch::from),
             reason: self.reason,
             outcome: self.outcome.map(Outcome::from),
+            recovery: self.recovery.into(),
             history: history_from(self.history),
         })
     }
@@ -466,6 +478,7 @@ struct AttemptV1 {
     outcome: Option<OutcomeV1>,
     ray: Option<RayFactsV1>,
     guest: Option<GuestV1>,
+    verdict: Option<VerdictV1>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -556,6 +569,7 @@ pub fn encode_attempt(attempt: &Attempt) -> Result<Vec<u8>, String> {
         outcome: attempt.outcome.as_ref().map(OutcomeV1::from),
         ray,
         guest: attempt.guest.as_ref().map(GuestV1::from),
+        verdict: attempt.verdict.as_deref().map(VerdictV1::from),
     })
 }
 
@@ -588,6 +602,7 @@ impl From<AttemptV1> for Attempt {
             outcome: record.outcome.map(Outcome::from),
             ray,
             guest: record.guest.map(Guest::from),
+            verdict: record.verdict.map(Into::into),
         }
     }
 }
@@ -604,6 +619,7 @@ struct GangV1 {
     members: Vec<(MemberId, MemberV1)>,
     rank_addresses: Vec<IpAddr>,
     head_address: IpAddr,
+    keeps: bool,
 }
 
 /// A gang is owned by one job's attempt; a standing cluster is a job too.
@@ -629,6 +645,7 @@ struct MemberV1 {
     exclusive: bool,
     ports: PortBlock,
     phase: PhaseV1,
+    kept: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -664,6 +681,7 @@ pub fn encode_gang(gang: &Gang) -> Result<Vec<u8>, String> {
         members: gang.members.iter().map(|(id, member)| (*id, member.into())).collect(),
         rank_addresses: gang.addresses.ranks.clone(),
         head_address: gang.addresses.head,
+        keeps: gang.keeps,
     })
 }
 
@@ -688,6 +706,7 @@ impl From<&Member> for MemberV1 {
                     logs_complete: end.logs_complete,
                 },
             },
+            kept: member.kept,
         }
     }
 }
@@ -734,6 +753,7 @@ impl From<MemberV1> for Member {
                     Phase::Ended(End { how: how.into(), asked, last_output, logs_complete })
                 }
             },
+            kept: record.kept,
         }
     }
 }
@@ -757,6 +777,7 @@ impl From<GangV1> for Gang {
             since: record.since.into(),
             members,
             addresses: Addresses { ranks: record.rank_addresses, head: record.head_address },
+            keeps: record.keeps,
         }
     }
 }

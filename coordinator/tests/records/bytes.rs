@@ -23,7 +23,7 @@ pub const META_V1: &str = r#"
     07 623030372d3164 ; boot_id `b007-1d`"#;
 
 pub const JOB_WAITING: &str = r#"
-    01 d3a9fdda ; layout 1, checksum
+    01 a0db47cc ; layout 1, checksum
     03 6a2d31 ; id `j-1`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
@@ -55,10 +55,11 @@ pub const JOB_WAITING: &str = r#"
     00 ; not held
     00 ; waits_for: 0
     00 ; no eligible
-    00 ; no running"#;
+    00 ; no running
+    00 00 00 ; recovery: counted 0, stuck 0, no rest"#;
 
 pub const JOB_HELD: &str = r#"
-    01 0a475dd8 ; layout 1, checksum
+    01 6a26b024 ; layout 1, checksum
     03 6a2d32 ; id `j-2`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
@@ -84,7 +85,7 @@ pub const JOB_HELD: &str = r#"
     00 ; no started
     00 ; no ended
     00 ; reason ``
-    00 ; no outcome
+    01 06 0b 612072616e6b2064696564 ; outcome Retried `a rank died`
     00 ; history: 0
     01 5a ; changes: priority 90
     01 fc00dd6d00 ; timeout_ms 7200000
@@ -92,10 +93,12 @@ pub const JOB_HELD: &str = r#"
     01 03 626f62 0a 77726f6e672064617461 fc34440f00 fd6f525c18a3010000 ; held by `bob`: `wrong data`, since: boot 1000500, wall 1800000000623
     02 03 6a2d30 08 746f6b656e697a65 ; waits_for: 2: `j-0`, `tokenize`
     01 fb0401 fdc33e5d18a3010000 fb2c01 ; eligible, since: boot 260, wall 1800000061123; before 300 ms
-    01 fc40420f00 fd7b505c18a3010000 00 ; running, since: boot 1000000, wall 1800000000123; before 0 ms"#;
+    01 fc40420f00 fd7b505c18a3010000 00 ; running, since: boot 1000000, wall 1800000000123; before 0 ms
+    01 02 ; recovery: counted 1, stuck 2
+    01 fb3075 fc34440f00 fd6f525c18a3010000 05 ; rest 30000 ms, since: boot 1000500, wall 1800000000623; before 5 ms"#;
 
 pub const JOB_STOPPING: &str = r#"
-    01 dd2d1714 ; layout 1, checksum
+    01 4da0e9d9 ; layout 1, checksum
     07 6a2d3766336b32 ; id `j-7f3k2`
     05 616c696365 ; user `alice`
     04 726c6866 ; project `rlhf`
@@ -134,10 +137,11 @@ pub const JOB_STOPPING: &str = r#"
     00 ; not held
     00 ; waits_for: 0
     00 ; no eligible
-    00 ; no running"#;
+    00 ; no running
+    00 00 00 ; recovery: counted 0, stuck 0, no rest"#;
 
 pub const ATTEMPT_RUNNING: &str = r#"
-    01 72881b56 ; layout 1, checksum
+    01 15e45f6c ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     01 ; number 1
     06 672d34627137 ; gang `g-4bq7`
@@ -152,10 +156,11 @@ pub const ATTEMPT_RUNNING: &str = r#"
     00 ; phase Preparing
     fc34440f00 fd6f525c18a3010000 ; since: boot 1000500, wall 1800000000623
     00 ; done: 0
-    00 ; no log_bytes"#;
+    00 ; no log_bytes
+    00 ; no verdict"#;
 
 pub const ATTEMPT_SUCCEEDED: &str = r#"
-    01 71442011 ; layout 1, checksum
+    01 638e11f5 ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     02 ; number 2
     06 672d34627137 ; gang `g-4bq7`
@@ -175,10 +180,11 @@ pub const ATTEMPT_SUCCEEDED: &str = r#"
     04 ; phase Over
     fc34440f00 fd6f525c18a3010000 ; since: boot 1000500, wall 1800000000623
     00 ; done: 0
-    01 fc00000100 ; log_bytes 65536"#;
+    01 fc00000100 ; log_bytes 65536
+    00 ; no verdict"#;
 
 pub const ATTEMPT_FAILED: &str = r#"
-    01 725eb536 ; layout 1, checksum
+    01 62250076 ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     03 ; number 3
     06 672d34627137 ; gang `g-4bq7`
@@ -196,10 +202,17 @@ pub const ATTEMPT_FAILED: &str = r#"
     03 ; phase Sweeping
     fc34440f00 fd6f525c18a3010000 ; since: boot 1000500, wall 1800000000623
     02 00 01 00 ; done: Head, Rank 0
-    00 ; no log_bytes"#;
+    00 ; no log_bytes
+    01 01 06 ; verdict: After Storage
+    07 73746f72616765 ; category `storage`
+    04 66756c6c ; sub_code `full`
+    01 03 6e2d31 ; node `n-1`
+    01 ; progressed
+    04 66756c6c ; summary `full`
+    0b 747269656420616761696e ; done `tried again`"#;
 
 pub const ATTEMPT_ROLLED_BACK: &str = r#"
-    01 31b00e5a ; layout 1, checksum
+    01 07e18683 ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     04 ; number 4
     06 672d34627137 ; gang `g-4bq7`
@@ -211,10 +224,11 @@ pub const ATTEMPT_ROLLED_BACK: &str = r#"
     00 ; session ``
     00 ; nodes: 0
     00 ; no driver
-    00 ; no guest"#;
+    00 ; no guest
+    00 ; no verdict"#;
 
 pub const ATTEMPT_PREEMPTED: &str = r#"
-    01 0e6fdc56 ; layout 1, checksum
+    01 d01e20a4 ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     05 ; number 5
     06 672d34627137 ; gang `g-4bq7`
@@ -222,14 +236,16 @@ pub const ATTEMPT_PREEMPTED: &str = r#"
     fc34440f00 fd6f525c18a3010000 ; started: boot 1000500, wall 1800000000623
     01 fb0401 fdc33e5d18a3010000 ; ended: boot 260, wall 1800000061123
     01 04 17 6770752d30312077617320647261696e65643a2066616e ; outcome Preempted `gpu-01 was drained: fan`
+    01 ; keeps_nodes
     01 00 ; ray: version ``
     00 ; session ``
     00 ; nodes: 0
     00 ; no driver
-    00 ; no guest"#;
+    00 ; no guest
+    00 ; no verdict"#;
 
 pub const ATTEMPT_TIMED_OUT: &str = r#"
-    01 08501e4e ; layout 1, checksum
+    01 ef7997dc ; layout 1, checksum
     07 6a2d3766336b32 ; job `j-7f3k2`
     06 ; number 6
     06 672d34627137 ; gang `g-4bq7`
@@ -241,10 +257,11 @@ pub const ATTEMPT_TIMED_OUT: &str = r#"
     00 ; session ``
     00 ; nodes: 0
     00 ; no driver
-    00 ; no guest"#;
+    00 ; no guest
+    00 ; no verdict"#;
 
 pub const GANG_EVERY_PHASE: &str = r#"
-    01 1f6f80b0 ; layout 1, checksum
+    01 df596f5d ; layout 1, checksum
     06 672d34627137 ; id `g-4bq7`
     00 07 6a2d3766336b32 02 ; owner Job `j-7f3k2`, attempt 2
     03 09 ; epoch 3.9
@@ -257,68 +274,80 @@ pub const GANG_EVERY_PHASE: &str = r#"
     00 ;   shared
     fb204e fb0001 ;   ports 20000 + 256
     00 ;   Assigned
+    00 ;   not kept
     01 00 03 6e2d30 ; - Rank 0 on `n-0`
     02 05 4750552d61 05 4750552d62 ;   gpus: 2 `GPU-a` `GPU-b`
     fb803e fd0000000010000000 ;   cpus_milli 16000, memory_bytes 68719476736
     01 ;   exclusive
     fb204f fb0001 ;   ports 20256 + 256
     01 ;   Starting
+    00 ;   not kept
     01 01 03 6e2d31 ; - Rank 1 on `n-1`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2050 fb0001 ;   ports 20512 + 256
     02 fb6712 ;   Running, pid 4711
+    00 ;   not kept
     01 02 03 6e2d32 ; - Rank 2 on `n-2`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2051 fb0001 ;   ports 20768 + 256
     03 ;   Stopping
+    00 ;   not kept
     01 03 03 6e2d33 ; - Rank 3 on `n-3`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2052 fb0001 ;   ports 21024 + 256
     04 00 00 01 04 646f6e65 01 ;   Ended: Exited 0, asked, `done`, logs complete
+    00 ;   not kept
     01 04 03 6e2d34 ; - Rank 4 on `n-4`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2053 fb0001 ;   ports 21280 + 256
     04 00 01 00 00 00 ;   Ended: Exited -1
+    00 ;   not kept
     01 05 03 6e2d35 ; - Rank 5 on `n-5`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2054 fb0001 ;   ports 21536 + 256
     04 01 12 00 00 00 ;   Ended: Signalled 9
+    01 ;   kept
     01 06 03 6e2d36 ; - Rank 6 on `n-6`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2055 fb0001 ;   ports 21792 + 256
     04 02 06 6e6f20726179 00 00 00 ;   Ended: Failed `no ray`
+    00 ;   not kept
     01 07 03 6e2d37 ; - Rank 7 on `n-7`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2056 fb0001 ;   ports 22048 + 256
     04 03 04 62757379 01 fb214e 00 00 00 ;   Ended: Refused `busy`, port 20001
+    00 ;   not kept
     01 08 03 6e2d38 ; - Rank 8 on `n-8`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2057 fb0001 ;   ports 22304 + 256
     04 03 06 6e6f20475055 00 00 00 00 ;   Ended: Refused `no GPU`, no port
+    00 ;   not kept
     01 09 03 6e2d39 ; - Rank 9 on `n-9`
     00 ;   gpus: 0
     00 00 ;   cpus_milli 0, memory_bytes 0
     00 ;   shared
     fb2058 fb0001 ;   ports 22560 + 256
     04 04 04 7369636b 00 00 00 ;   Ended: Unfit `sick`
+    00 ;   not kept
     02 00 0a140001 01 fd000000000000000000000000000002 ; rank_addresses 10.20.0.1, fd00::2
-    00 0a140001 ; head_address 10.20.0.1"#;
+    00 0a140001 ; head_address 10.20.0.1
+    01 ; keeps"#;
 
 pub const NODE_NEW: &str = r#"
     01 88b19892 ; layout 1, checksum

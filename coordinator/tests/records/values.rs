@@ -25,6 +25,7 @@ use gangline_coordinator::core::node::{
 use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::core::pools::PoolRecord;
 use gangline_coordinator::core::projects::{ProjectRecord, Quota};
+use gangline_coordinator::core::recovery::{Again, Cause, Recovery, Rest, Verdict};
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::core::usage::Usage;
 use gangline_coordinator::core::webhooks::{
@@ -88,6 +89,7 @@ pub fn job_waiting() -> Job {
         running: None,
         reason: String::new(),
         outcome: None,
+        recovery: Recovery::default(),
         history: Vec::new(),
     }
 }
@@ -110,6 +112,12 @@ pub fn job_held() -> Job {
         waits_for: vec!["j-0".parse().unwrap(), "tokenize".parse().unwrap()],
         eligible: Some(Stopwatch { since: THIRD, before_ms: 300 }),
         running: Some(Stopwatch { since: FIRST, before_ms: 0 }),
+        outcome: Some(Outcome::Retried { cause: "a rank died".to_owned() }),
+        recovery: Recovery {
+            counted: 1,
+            stuck: 2,
+            rest: Some(Rest { passed: Stopwatch { since: SECOND, before_ms: 5 }, ms: 30_000 }),
+        },
         ..waiting
     }
 }
@@ -157,6 +165,7 @@ pub fn attempt_running() -> Attempt {
         outcome: None,
         ray: None,
         guest: Some(guest(GuestPhase::Preparing, &[])),
+        verdict: None,
     }
 }
 
@@ -218,6 +227,15 @@ pub fn attempt_failed() -> Attempt {
     };
     Attempt {
         guest: Some(guest(GuestPhase::Sweeping, &[MemberId::Rank(0), MemberId::Head])),
+        verdict: Some(Arc::new(Verdict {
+            again: Again::After(Cause::Storage),
+            category: "storage".to_owned(),
+            sub_code: "full".to_owned(),
+            node: Some("n-1".parse().unwrap()),
+            progressed: true,
+            summary: "full".to_owned(),
+            done: "tried again".to_owned(),
+        })),
         ..attempt_ended(3, Outcome::Failed { cause: "exited with code 1".to_owned() }, ray)
     }
 }
@@ -228,13 +246,19 @@ pub fn attempt_rolled_back() -> Attempt {
 }
 
 pub fn attempt_preempted() -> Attempt {
-    let outcome = Outcome::Preempted { cause: "gpu-01 was drained: fan".to_owned() };
+    let outcome =
+        Outcome::Preempted { cause: "gpu-01 was drained: fan".to_owned(), keeps_nodes: true };
     Attempt { guest: None, ..attempt_ended(5, outcome, RayFacts::default()) }
 }
 
 pub fn attempt_timed_out() -> Attempt {
     let outcome = Outcome::TimedOut { cause: "its time limit of 60 s is over".to_owned() };
     Attempt { guest: None, ..attempt_ended(6, outcome, RayFacts::default()) }
+}
+
+fn killed() -> End {
+    let how = EndHow::Signalled { signal: 9 };
+    End { how, asked: false, last_output: String::new(), logs_complete: false }
 }
 
 /// A gang whose members are in every phase, and have ended in every way.
@@ -255,7 +279,7 @@ pub fn gang_every_phase() -> Gang {
         Phase::Stopping,
         Phase::Ended(done),
         Phase::Ended(ended(EndHow::Exited { code: -1 })),
-        Phase::Ended(ended(EndHow::Signalled { signal: 9 })),
+        Phase::Ended(killed()),
         Phase::Ended(ended(EndHow::Failed { reason: "no ray".to_owned() })),
         Phase::Ended(ended(refused("busy", Some(20001)))),
         Phase::Ended(ended(refused("no GPU", None))),
@@ -280,6 +304,7 @@ pub fn gang_every_phase() -> Gang {
         since: FIRST,
         members,
         addresses: Addresses { ranks: ranks.to_vec(), head: ranks[0] },
+        keeps: true,
     }
 }
 
@@ -296,6 +321,7 @@ fn member((index, phase): (u16, Phase)) -> (MemberId, Member) {
         memory_bytes: 0,
         exclusive: false,
         ports: PortBlock { base: 20_000 + 256 * index, size: 256 },
+        kept: phase == Phase::Ended(killed()),
         phase,
     };
     (id, member)

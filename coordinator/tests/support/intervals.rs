@@ -30,7 +30,7 @@ impl Intervals {
                 let gpus = member.gpus.len() as u64;
                 let begin = now.boot_ms;
                 let interval = members.entry(*id).or_insert(Interval { gpus, begin, end: None });
-                if !member.phase.holds_resources() && interval.end.is_none() {
+                if !member.holds() && interval.end.is_none() {
                     interval.end = Some(now.boot_ms);
                 }
             }

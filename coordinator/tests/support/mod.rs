@@ -19,7 +19,9 @@ use gangline_coordinator::core::Core;
 use gangline_coordinator::core::accounts::{Reading, Spent};
 use gangline_coordinator::core::controls::Control;
 use gangline_coordinator::core::credential::{JoinTokenRecord, Principal, Role};
-use gangline_coordinator::core::effect::{Answer, Desired, DesiredGuest, Effects, Push, Write};
+use gangline_coordinator::core::effect::{
+    Answer, Desired, DesiredGuest, Effects, Examine, Push, Write,
+};
 use gangline_coordinator::core::event::{
     CheckpointWord, EntrypointFact, Event, GangFacts, GuestFact, GuestWord, Join, Report,
     Submission, UsageWord,
@@ -33,6 +35,7 @@ use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Sessi
 use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::core::pools::PoolChange;
 use gangline_coordinator::core::projects::{ProjectChange, Quota};
+use gangline_coordinator::core::recovery::{Again, Verdict};
 use gangline_coordinator::paths::{Asker, PathRules, resolve_paths};
 use gangline_coordinator::request::{Owner, job_request};
 use gangline_coordinator::store::record;
@@ -69,12 +72,29 @@ pub struct Fleet {
     pub answers: Vec<Answer>,
     /// What agents were told of conditions that an operator has ended, newest last.
     pub cleared: Vec<BTreeSet<ClearedCondition>>,
+    /// What is found out about every attempt that fails; `None` when nobody looks.
+    pub verdict: Option<Verdict>,
+    /// The attempts that were to be looked into.
+    pub examined: Vec<(String, u32)>,
     next: u64,
     marks: Watermarks,
     intervals: Intervals,
     /// Every line of the books so far.
     pub books: Vec<Spent>,
     pub notices: Vec<Notice>,
+}
+
+/// What somebody who looked into an attempt could have found.
+pub fn verdict(again: Again) -> Verdict {
+    Verdict {
+        again,
+        category: "ray_runtime".to_owned(),
+        sub_code: "node_dead".to_owned(),
+        node: None,
+        progressed: false,
+        summary: "a raylet died".to_owned(),
+        done: String::new(),
+    }
 }
 
 pub fn alice() -> Principal {
@@ -91,6 +111,8 @@ impl Fleet {
             agents: BTreeMap::new(),
             answers: Vec::new(),
             cleared: Vec::new(),
+            verdict: Some(verdict(Again::Never)),
+            examined: Vec::new(),
             next: 1,
             marks: Watermarks::default(),
             intervals: Intervals::default(),
@@ -138,6 +160,12 @@ impl Fleet {
                 if agent.session == Some(close.session) {
                     agent.session = None;
                 }
+            }
+        }
+        for Examine { job, attempt } in out.examine {
+            self.examined.push((job.to_string(), attempt));
+            if let Some(verdict) = self.verdict.clone() {
+                self.step(Event::Examined { job, attempt, verdict: Box::new(verdict) });
             }
         }
     }
@@ -464,7 +492,9 @@ impl Fleet {
     pub fn checkpoint(&mut self, id: &str, member: MemberId, name: &str, age_ms: u64) {
         let gang = self.job(id).gang.clone();
         let holder = self.agents.iter().find_map(|(node, agent)| {
-            let key = agent.members.keys().find(|key| key.gang == gang && key.member == member)?;
+            // The newest epoch is the last.
+            let mut keys = agent.members.keys().rev();
+            let key = keys.find(|key| key.gang == gang && key.member == member)?;
             Some((node.clone(), key.clone()))
         });
         let (node, key) = holder.expect("the member is somewhere");

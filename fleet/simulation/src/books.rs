@@ -47,7 +47,7 @@ impl Counted {
             let gpus = member.gpus.len() as u64;
             let begins = Held { gpus, begin_ms: now_ms, end_ms: None };
             let held = members.entry(*id).or_insert(begins);
-            if !member.phase.holds_resources() && held.end_ms.is_none() {
+            if !member.holds() && held.end_ms.is_none() {
                 held.end_ms = Some(now_ms);
             }
         }

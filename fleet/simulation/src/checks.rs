@@ -274,7 +274,7 @@ impl World<'_> {
 
     /// A drain stops nothing before its deadline, and who makes room for others has to.
     fn check_attempt(&mut self, attempt: &gangline_core::job::Attempt) {
-        let Some(Outcome::Preempted { cause }) = &attempt.outcome else { return };
+        let Some(Outcome::Preempted { cause, .. }) = &attempt.outcome else { return };
         let Some(gang) = self.checks.gangs.get(&attempt.gang) else { return };
         let ends_now = gang.epoch == attempt.epoch
             && matches!(gang.state, GangState::Starting | GangState::Ready);
@@ -614,7 +614,7 @@ fn over_quota(core: &Core) -> Option<String> {
         .filter_map(|node| Some((&node.id, node.inventory.as_ref()?.pool.as_str())))
         .collect();
     for gang in core.gangs().filter(|gang| gang.is_live()) {
-        for member in gang.members.values().filter(|member| member.phase.holds_resources()) {
+        for member in gang.members.values().filter(|member| member.holds()) {
             let (Some(project), Some(pool)) = (projects.get(&gang.job), pools.get(&member.node))
             else {
                 continue;

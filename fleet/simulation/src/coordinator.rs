@@ -4,15 +4,18 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use gangline_common::ids::JobId;
 use gangline_core::Core;
 use gangline_core::credential::JoinTokenRecord;
-use gangline_core::effect::{Answer, Effects, Write};
+use gangline_core::effect::{Answer, Effects, Examine, Write};
 use gangline_core::event::{Event, Join, RequestId};
 use gangline_core::gang::Member;
 use gangline_core::node::Session;
+use gangline_core::recovery::{Again, Cause, Verdict};
 
 use crate::agent::Orders;
 use crate::network::{AgentWord, CoordinatorWord, Packet};
+use crate::submissions::CAUSES;
 use crate::users::{Ask, admin};
 use crate::world::{DriverBug, Happening, World};
 
@@ -215,8 +218,50 @@ impl World<'_> {
             self.tally.note("session closed by the coordinator");
             self.end_session(close.session);
         }
+        for examine in batch.examine {
+            self.look_into(examine);
+        }
         for (request, answer) in batch.replies {
             self.answer(request, answer);
+        }
+    }
+
+    /// Somebody looks into a failed attempt, and comes to any answer, or to none.
+    fn look_into(&mut self, Examine { job, attempt }: Examine) {
+        let Some(life) = self.coordinator.as_ref().map(|coordinator| coordinator.life) else {
+            return;
+        };
+        if self.random.one_in(16) {
+            return self.tally.note("a verdict never comes");
+        }
+        let gang = self
+            .coordinator
+            .as_ref()
+            .and_then(|c| c.core.gangs().find(|gang| gang.job == job).map(|gang| gang.nodes()));
+        let nodes = gang.unwrap_or_default();
+        let cause = *self.random.pick(&CAUSES).unwrap_or(&Cause::Ray);
+        let again = *self
+            .random
+            .pick(&[Again::Never, Again::After(cause), Again::After(cause), Again::Always])
+            .unwrap_or(&Again::Never);
+        let node = if self.random.one_in(3) { self.random.pick(&nodes).cloned() } else { None };
+        let verdict = Verdict {
+            again,
+            category: String::new(),
+            sub_code: String::new(),
+            node,
+            progressed: self.random.one_in(2),
+            summary: "looked into".to_owned(),
+            done: String::new(),
+        };
+        let wait_ms = if self.random.one_in(8) { 20_000 } else { self.random.between(1, 2_000) };
+        self.after(wait_ms, Happening::Verdict { life, job, attempt, verdict: Box::new(verdict) });
+    }
+
+    pub fn verdict_comes(&mut self, life: u64, job: JobId, attempt: u32, verdict: Box<Verdict>) {
+        if self.coordinator.as_ref().is_some_and(|coordinator| coordinator.life == life) {
+            self.tally.note("a verdict comes");
+            self.tell(Event::Examined { job, attempt, verdict });
         }
     }
 

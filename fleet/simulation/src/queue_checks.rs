@@ -132,7 +132,7 @@ impl World<'_> {
     /// An attempt was ended to make room for another job: of one that may be sent back, not within
     /// its minimum, and not for one that was itself sent back.
     pub fn check_made_room(&mut self, attempt: &Attempt) {
-        let Some(Outcome::Preempted { cause }) = &attempt.outcome else { return };
+        let Some(Outcome::Preempted { cause, .. }) = &attempt.outcome else { return };
         let claimant =
             cause.strip_prefix("job ").and_then(|rest| rest.split_once(" has priority "));
         let owner = cause.strip_prefix("project ").and_then(|rest| rest.split_once(" takes back "));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use gangline_common::ids::JobId;
 use gangline_core::job::{JobKind, JobRequest, JobState, Launcher, OnDisconnect};
+use gangline_core::recovery::{Cause, Retry};
 
 use crate::node::{DEFAULT, SPARE, ZONE, ZONES, named};
 use crate::users::UserJob;
@@ -67,6 +68,7 @@ impl World<'_> {
             timeout_ms,
             preemptible: self.random.one_in(2),
             min_runtime_ms: self.random.one_in(4).then_some(10_000),
+            retry: self.some_retry(is_own),
             on_disconnect,
             ..plain_request()
         };
@@ -190,10 +192,33 @@ impl World<'_> {
         pools.iter().map(|pool| (*pool).to_owned()).collect()
     }
 
+    fn some_retry(&mut self, is_own: bool) -> Retry {
+        if !is_own || self.random.one_in(2) {
+            return Retry::default();
+        }
+        let causes = self.random.one_in(4);
+        Retry {
+            max: *self.random.pick(&[1, 2, 5]).unwrap_or(&1),
+            causes: CAUSES.into_iter().filter(|cause| !causes || *cause != Cause::Ray).collect(),
+            pauses_ms: vec![2_000, 10_000],
+            exclude_failed_nodes: self.random.one_in(4),
+        }
+    }
+
     pub fn some_zone(&mut self) -> String {
         self.random.pick(&ZONES).map_or_else(String::new, |zone| (*zone).to_owned())
     }
 }
+
+pub const CAUSES: [Cause; 7] = [
+    Cause::NodeLost,
+    Cause::Hardware,
+    Cause::NcclTimeout,
+    Cause::Preempted,
+    Cause::Rendezvous,
+    Cause::Ray,
+    Cause::Storage,
+];
 
 /// Everything that the simulation does not vary.
 fn plain_request() -> JobRequest {
@@ -231,6 +256,7 @@ fn plain_request() -> JobRequest {
         timeout_ms: None,
         preemptible: false,
         min_runtime_ms: None,
+        retry: Retry::default(),
         spec_json: "{}".to_owned(),
         submit_command: String::new(),
     }

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use gangline_agent_core::event::Event as AgentEvent;
-use gangline_common::ids::MemberKey;
+use gangline_common::ids::{JobId, MemberKey};
+use gangline_core::recovery::Verdict;
 
 use crate::checks::Checks;
 use crate::clock::Clock;
@@ -80,6 +81,13 @@ pub enum Happening {
     Beat,
     Commit {
         life: u64,
+    },
+    /// Somebody has found out why an attempt failed.
+    Verdict {
+        life: u64,
+        job: JobId,
+        attempt: u32,
+        verdict: Box<Verdict>,
     },
     Arrives(Packet),
     /// The server noticed that a session is over.
@@ -300,6 +308,9 @@ impl<'a> World<'a> {
                 self.check_time_bounds();
             }
             Happening::Commit { life } => self.commit_due(life),
+            Happening::Verdict { life, job, attempt, verdict } => {
+                self.verdict_comes(life, job, attempt, verdict);
+            }
             Happening::Arrives(packet) => self.arrive(packet),
             Happening::SessionOver { session } => self.session_over(session),
             Happening::AgentBeat { node, life } => self.agent_beat(node, life),

@@ -145,7 +145,7 @@ fn place(snapshot: &NodeSnapshot) -> [(&'static str, &str); 2] {
 /// GPUs and members that jobs have on the node.
 fn in_use(snapshot: &NodeSnapshot) -> (usize, usize) {
     let members = snapshot.gangs.iter().flat_map(|gang| gang.members_on(&snapshot.node.id));
-    let holding = members.filter(|(_, member)| member.phase.holds_resources());
+    let holding = members.filter(|(_, member)| member.holds());
     holding.fold((0, 0), |(gpus, count), (_, member)| (gpus + member.gpus.len(), count + 1))
 }
 

@@ -382,8 +382,7 @@ impl NodeFacts<'_> {
     fn holding(&self) -> impl Iterator<Item = (&Gang, MemberId, &Member)> {
         self.snapshot.gangs.iter().flat_map(|gang| {
             let here = gang.members_on(&self.snapshot.node.id);
-            here.filter(|(_, member)| member.phase.holds_resources())
-                .map(|(id, member)| (&**gang, id, member))
+            here.filter(|(_, member)| member.holds()).map(|(id, member)| (&**gang, id, member))
         })
     }
 

@@ -1,0 +1,356 @@
+//! Finding out why an attempt failed: its logs and what is known for certain go through the rules of
+//! `gangline_diagnosis`. The answer is kept beside the logs, the verdict goes to the core.
+
+use std::sync::Arc;
+
+use gangline_common::ids::{GangId, MemberId, MemberKey, NodeId};
+use gangline_diagnosis::{
+    Action, Case, Category, Diagnosis, Fact, FactKind, MAX_SOURCES, Rules, Source, StopReason,
+    share,
+};
+use gangline_spec::{LogAction, LogPattern, LogPolicy, log_pattern};
+use tokio::sync::mpsc;
+
+use crate::board::{Board, JobSnapshot};
+use crate::core::effect::Examine;
+use crate::core::event::Event;
+use crate::core::gang::{End, EndHow, Gang, Phase};
+use crate::core::health::{Condition, Level};
+use crate::core::job::{Attempt, Outcome};
+use crate::core::node::Reachability;
+use crate::core::recovery::{Again, Cause, Verdict};
+use crate::driver::DriverHandle;
+use crate::ingest::logs::Logs;
+
+/// Conditions that began so long before an attempt are still about it, in milliseconds: clocks differ.
+const EARLY_MS: u64 = 5_000;
+/// Longest line that a log policy is tried on, in bytes.
+const POLICY_LINE: usize = 4096;
+/// Longest summary, in characters.
+const SUMMARY: usize = 400;
+
+/// Looks into attempts.
+#[derive(Clone)]
+pub struct Examiner {
+    board: Board,
+    logs: Logs,
+    rules: Arc<Rules>,
+}
+
+/// What was found out.
+#[derive(Debug)]
+pub struct Found {
+    pub diagnosis: Diagnosis,
+    /// The log policy that decided, and the line that fitted it.
+    policy: Option<(LogPolicy, String, Option<NodeId>)>,
+    /// The node of the first cause.
+    node: Option<NodeId>,
+}
+
+impl Examiner {
+    pub fn new(board: Board, logs: Logs, rules: Rules) -> Examiner {
+        Examiner { board, logs, rules: Arc::new(rules) }
+    }
+
+    /// Answers every request; ends with the driver.
+    pub async fn run(self, mut requests: mpsc::Receiver<Examine>, driver: DriverHandle) {
+        while let Some(Examine { job, attempt }) = requests.recv().await {
+            let Some(snapshot) = self.board.job(&job) else { continue };
+            let this = self.clone();
+            let looked = tokio::task::spawn_blocking(move || {
+                let found = this.look_into(&snapshot, attempt)?;
+                this.keep(&snapshot, attempt, &found.diagnosis);
+                Some(verdict(&found))
+            });
+            match looked.await {
+                Ok(Some(verdict)) => {
+                    let event = Event::Examined { job, attempt, verdict: Box::new(verdict) };
+                    if driver.tell(event).await.is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => tracing::warn!(%job, attempt, "there is no such attempt to look into"),
+                Err(error) => tracing::error!(%job, attempt, %error, "looking into a failure"),
+            }
+        }
+    }
+
+    /// Why an attempt failed; `None` when there is no such attempt. Blocking.
+    pub fn look_into(&self, snapshot: &JobSnapshot, number: u32) -> Option<Found> {
+        let attempt = snapshot.attempts.iter().find(|attempt| attempt.number == number)?;
+        let gang = snapshot.gang.as_deref().filter(|gang| gang.epoch == attempt.epoch);
+        let mut case = Case::new(&self.rules);
+        for fact in self.facts(attempt, gang) {
+            case.fact(fact);
+        }
+        let said = words_of(attempt, gang);
+        case.read(&Source::whole("gangline", said.as_bytes()));
+        let policies = policies(&snapshot.job.request.spec_json);
+        let mut by_policy: Option<(usize, String, Option<NodeId>)> = None;
+        let files = self.logs.files(&attempt.gang, attempt.epoch);
+        let (head_bytes, tail_bytes) = share(files.len());
+        for (member, file, length) in files.into_iter().take(MAX_SOURCES) {
+            let key = MemberKey { gang: attempt.gang.clone(), epoch: attempt.epoch, member };
+            let read = |offset: u64, bytes: usize| {
+                self.logs.read(&key, &file, offset, bytes).unwrap_or_else(|error| {
+                    tracing::warn!(%key, file, %error, "a log cannot be looked at");
+                    Vec::new()
+                })
+            };
+            let head = read(0, head_bytes);
+            let rest = length.saturating_sub(head.len() as u64);
+            let tail_length = rest.min(tail_bytes as u64);
+            let tail = read(length - tail_length, tail_length as usize);
+            let node = gang.and_then(|gang| gang.members.get(&member)).map(|m| m.node.clone());
+            let name = format!("{}/{file}", member_name(member));
+            let node_name = node.as_ref().map(|node| self.name(node)).unwrap_or_default();
+            // A tail that follows the head at once belongs to it.
+            let whole = [head.as_slice(), tail.as_slice()].concat();
+            let mut source = match rest == tail_length {
+                true => Source { head: &whole, ..Source::whole(&name, &[]) },
+                false => Source { head: &head, tail: &tail, ..Source::whole(&name, &[]) },
+            };
+            if let MemberId::Rank(rank) = member {
+                source = source.of_rank(Some(rank));
+            }
+            if !node_name.is_empty() {
+                source = source.on_node(&node_name, 0);
+            }
+            case.read(&source);
+            if let Some((index, line)) = first_policy(&policies, &whole)
+                && by_policy.as_ref().is_none_or(|(known, ..)| index < *known)
+            {
+                by_policy = Some((index, line, node));
+            }
+        }
+        let diagnosis = case.conclude();
+        let node = self.node_of(&diagnosis, gang);
+        let policy = by_policy.and_then(|(index, line, node)| {
+            policies.get(index).map(|(policy, _)| (policy.clone(), line, node))
+        });
+        Some(Found { diagnosis, policy, node })
+    }
+
+    /// What needs no log: the ends of members, lost nodes, conditions of nodes.
+    fn facts(&self, attempt: &Attempt, gang: Option<&Gang>) -> Vec<Fact> {
+        let ended_ms = attempt.ended.map(|ended| millis(ended.wall_ms));
+        let mut facts = Vec::new();
+        let from_ms = attempt.started.wall_ms.saturating_sub(EARLY_MS);
+        for (id, member) in gang.iter().flat_map(|gang| &gang.members) {
+            let node = self.name(&member.node);
+            let rank = match id {
+                MemberId::Rank(rank) => Some(*rank),
+                MemberId::Head => None,
+            };
+            let fact = |kind, at_ms| Fact { at_ms, node: Some(node.clone()), rank, kind };
+            match &member.phase {
+                Phase::Ended(end) => match end_fact(end) {
+                    Some(kind @ FactKind::Stopped(_)) => facts.push(fact(kind, ended_ms)),
+                    Some(kind) => facts.push(fact(kind, None)),
+                    None => {}
+                },
+                _ if self.is_lost(&member.node) => facts.push(fact(FactKind::NodeLost, None)),
+                _ => {}
+            }
+        }
+        for node in gang.iter().flat_map(|gang| gang.nodes()) {
+            let Some(snapshot) = self.board.node(node.as_str()) else { continue };
+            let news = snapshot.node.standing().filter(|found| found.since_ms >= from_ms);
+            facts.extend(news.filter_map(|condition| {
+                let kind = condition_fact(condition)?;
+                let (at_ms, node) = (Some(millis(condition.since_ms)), self.name(&node));
+                Some(Fact { at_ms, node: Some(node), rank: None, kind })
+            }));
+        }
+        facts
+    }
+
+    fn is_lost(&self, node: &NodeId) -> bool {
+        let snapshot = self.board.node(node.as_str());
+        snapshot
+            .is_none_or(|found| found.node.revoked || found.node.reachability == Reachability::Lost)
+    }
+
+    fn name(&self, node: &NodeId) -> String {
+        self.board.node(node.as_str()).map_or(node.to_string(), |found| found.node.name.clone())
+    }
+
+    /// The node of the first cause: as the answer names it, or the one of its rank.
+    fn node_of(&self, diagnosis: &Diagnosis, gang: Option<&Gang>) -> Option<NodeId> {
+        let gang = gang?;
+        let named = diagnosis
+            .node
+            .as_ref()
+            .and_then(|name| gang.nodes().into_iter().find(|node| self.name(node) == *name));
+        let of_rank = || gang.members.get(&MemberId::Rank(diagnosis.rank?));
+        named.or_else(|| of_rank().map(|member| member.node.clone()))
+    }
+
+    /// Puts the answer beside the logs; without it the verdict still says what it was.
+    fn keep(&self, snapshot: &JobSnapshot, number: u32, diagnosis: &Diagnosis) {
+        let Some(attempt) = snapshot.attempts.iter().find(|a| a.number == number) else { return };
+        let kept = serde_json::to_vec(diagnosis)
+            .map_err(std::io::Error::other)
+            .and_then(|answer| self.logs.put_answer(&attempt.gang, attempt.epoch, &answer));
+        if let Err(error) = kept {
+            tracing::warn!(job = %attempt.job, %error, "an answer cannot be kept");
+        }
+    }
+
+    /// The answer that was kept, or one that is made now. Blocking.
+    pub fn answer(&self, snapshot: &JobSnapshot, attempt: &Attempt) -> Option<serde_json::Value> {
+        let (gang, epoch): (&GangId, _) = (&attempt.gang, attempt.epoch);
+        let kept = self.logs.answer(gang, epoch).ok().flatten();
+        kept.and_then(|answer| serde_json::from_slice(&answer).ok()).or_else(|| {
+            let found = self.look_into(snapshot, attempt.number)?;
+            serde_json::to_value(found.diagnosis).ok()
+        })
+    }
+
+    /// The title of a category.
+    pub fn title(&self, category: &str) -> &str {
+        let known = Category::ALL.into_iter().find(|known| known.word() == category);
+        self.rules.title(known.unwrap_or(Category::Unknown))
+    }
+}
+
+/// `rank-3`, `head`.
+fn member_name(member: MemberId) -> String {
+    match member {
+        MemberId::Head => "head".to_owned(),
+        MemberId::Rank(rank) => format!("rank-{rank}"),
+    }
+}
+
+fn millis(wall_ms: u64) -> i64 {
+    i64::try_from(wall_ms).unwrap_or(i64::MAX)
+}
+
+fn end_fact(end: &End) -> Option<FactKind> {
+    match &end.how {
+        _ if end.asked => Some(FactKind::Stopped(StopReason::AfterFailure)),
+        EndHow::Exited { code } => Some(FactKind::Exit { code: *code }),
+        EndHow::Signalled { signal } => Some(FactKind::Signal { signal: *signal }),
+        EndHow::Failed { reason } if reason.starts_with("its node ") => Some(FactKind::NodeLost),
+        EndHow::Failed { .. } | EndHow::Refused { .. } | EndHow::Unfit { .. } => None,
+    }
+}
+
+/// What a condition of a node says about the failure of a gang on it; nothing when it is no cause.
+fn condition_fact(condition: &Condition) -> Option<FactKind> {
+    let part = condition.component.split_once(':').map(|(_, part)| part.to_owned());
+    let rule = condition.rule.as_str();
+    if rule == "oom-kill" {
+        return Some(FactKind::OomKills(1));
+    }
+    let severe = condition.level >= Level::NoNewJobs;
+    match condition.component.split_once(':').map(|(kind, _)| kind) {
+        Some("gpu") if severe => Some(FactKind::Sick { rule: rule.to_owned(), gpu: part }),
+        Some("port") if condition.level >= Level::Degraded => {
+            Some(FactKind::LinkDown { device: part.unwrap_or_default() })
+        }
+        Some("mount") if severe => Some(FactKind::DiskFull { path: part.unwrap_or_default() }),
+        None if severe => Some(FactKind::Sick { rule: rule.to_owned(), gpu: None }),
+        _ => None,
+    }
+}
+
+/// What the coordinator and the agents say of the end, as text that rules can fit.
+fn words_of(attempt: &Attempt, gang: Option<&Gang>) -> String {
+    let cause = match &attempt.outcome {
+        Some(Outcome::Failed { cause } | Outcome::Retried { cause }) => cause.as_str(),
+        _ => "",
+    };
+    let members = gang.iter().flat_map(|gang| gang.members.values());
+    let reasons = members.filter_map(|member| match &member.phase {
+        Phase::Ended(End { how: EndHow::Failed { reason }, asked: false, .. }) => {
+            Some(reason.as_str())
+        }
+        _ => None,
+    });
+    // The cause ends with what a rank said last, which is in its log as well.
+    let own = cause.split('\n').next().unwrap_or_default();
+    [own].into_iter().chain(reasons).collect::<Vec<_>>().join("\n")
+}
+
+/// The log policies of a stored spec with their expressions, in order.
+fn policies(spec_json: &str) -> Vec<(LogPolicy, LogPattern)> {
+    let Ok(spec) = gangline_spec::parse(spec_json) else { return Vec::new() };
+    // Their expressions were checked when the spec was submitted.
+    let compiled = |policy: LogPolicy| Some((policy.clone(), log_pattern(&policy.pattern).ok()?));
+    spec.log_policies.into_iter().filter_map(compiled).collect()
+}
+
+/// The first policy that some line fits, and the first such line.
+fn first_policy(policies: &[(LogPolicy, LogPattern)], text: &[u8]) -> Option<(usize, String)> {
+    policies.iter().enumerate().find_map(|(index, (_, expression))| {
+        let mut lines = text.split(|byte| *byte == b'\n');
+        let line = lines.find(|line| {
+            let start = line.get(..POLICY_LINE).unwrap_or(line);
+            expression.is_match(start)
+        })?;
+        let shown = line.get(..SUMMARY).unwrap_or(line);
+        Some((index, String::from_utf8_lossy(shown).into_owned()))
+    })
+}
+
+fn verdict(found: &Found) -> Verdict {
+    let diagnosis = &found.diagnosis;
+    let evidence = diagnosis.evidence.first().map(|line| line.text.as_str()).unwrap_or_default();
+    let place = match (&diagnosis.node, diagnosis.rank) {
+        (Some(node), Some(rank)) => format!(" on {node} (rank {rank})"),
+        (Some(node), None) => format!(" on {node}"),
+        (None, Some(rank)) => format!(" at rank {rank}"),
+        (None, None) => String::new(),
+    };
+    let mut category = diagnosis.category.word().to_owned();
+    let sub_code = &diagnosis.sub_code;
+    let mut summary = format!("{category} ({sub_code}){place}: {evidence}");
+    let mut again = again(diagnosis);
+    let mut node = found.node.clone().filter(|_| again == Again::After(Cause::Hardware));
+    if let Some((policy, line, writer)) = &found.policy {
+        summary = format!("log policy {:?}: {line}", policy.pattern);
+        category = policy.diagnose.clone().unwrap_or(category);
+        (again, node) = match policy.action {
+            LogAction::Retry => (Again::Always, None),
+            LogAction::ExcludeNodeAndRetry => (Again::Always, writer.clone()),
+            LogAction::FailNoRetry => (Again::Never, None),
+        };
+    }
+    Verdict {
+        again,
+        category,
+        sub_code: sub_code.clone(),
+        node,
+        progressed: false,
+        summary: summary.trim_end_matches(": ").chars().take(SUMMARY).collect(),
+        done: String::new(),
+    }
+}
+
+/// Whether the same job may run again, and as what its spec calls the cause.
+fn again(diagnosis: &Diagnosis) -> Again {
+    if !diagnosis.retry || diagnosis.action == Action::RollbackCheckpoint {
+        // A checkpoint that is taken back is a person's decision.
+        return Again::Never;
+    }
+    Again::After(match diagnosis.category {
+        Category::CollectiveHang | Category::NetworkFabric => Cause::NcclTimeout,
+        Category::Preempted => Cause::Preempted,
+        Category::RendezvousPort => Cause::Rendezvous,
+        Category::RayRuntime if diagnosis.sub_code == "node_lost" => Cause::NodeLost,
+        Category::RayRuntime | Category::RayResources | Category::RolloutEngine => Cause::Ray,
+        Category::Storage => Cause::Storage,
+        Category::GpuHardware
+        | Category::GpuDriverEnv
+        | Category::GpuKernelFault
+        | Category::GpuOom
+        | Category::HostResources => Cause::Hardware,
+        Category::ArtifactAccess
+        | Category::ConfigError
+        | Category::PythonEnv
+        | Category::Numerical
+        | Category::UserCode
+        | Category::Unknown => return Again::Never,
+    })
+}
