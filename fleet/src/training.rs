@@ -38,6 +38,11 @@ pub fn training(name: &str, gpus: u32, steps: u32, pause_s: f32) -> String {
     )
 }
 
+/// The same spec with one attempt, whatever ends it.
+pub fn once(spec: &str) -> String {
+    format!("{spec}retry: {{max: 0}}\n")
+}
+
 /// Steps that the training has logged so far, from its own file.
 pub fn steps(fleet: &Fleet, job: &str) -> Vec<u32> {
     let path = fleet.shared_root().join("jobs").join(job).join("checkpoints/steps.log");

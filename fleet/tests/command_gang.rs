@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 
 use anyhow::Context;
-use support::{SHORT, TestResult, command, command_fleet};
+use support::{SHORT, TestResult, command, command_fleet, once};
 
 #[tokio::test]
 async fn arguments_arrive_literally_and_every_rank_knows_its_place() -> TestResult {
@@ -128,7 +128,7 @@ async fn a45_log_text_that_speaks_of_hardware_changes_nothing_of_a_node() -> Tes
         "torch.OutOfMemoryError: CUDA out of memory.",
         "mlx5_core 0000:5e:00.0: Port module event: link down",
     ];
-    let spec = command("liar", 1, &serde_json::json!(words).to_string());
+    let spec = once(&command("liar", 1, &serde_json::json!(words).to_string()));
     for _ in 0..2 {
         let job = api.submit(&spec).await?;
         api.wait_job(&job, &["FAILED"], SHORT).await?;

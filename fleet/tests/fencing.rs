@@ -9,7 +9,9 @@ use anyhow::Context;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::{hosts, slots};
 use serde_json::Value;
-use support::{RAY, SHORT, TestResult, built, command_fleet, ray_python, training, wait_steps};
+use support::{
+    RAY, SHORT, TestResult, built, command_fleet, once, ray_python, training, wait_steps,
+};
 
 /// Processes of this rank, of whatever gang.
 fn ranks_of(fleet: &Fleet, rank: u32) -> usize {
@@ -21,7 +23,7 @@ fn ranks_of(fleet: &Fleet, rank: u32) -> usize {
 fn gang(name: &str, policy: &str) -> String {
     format!(
         "{{name: {name}, resources: {{nnodes: 2}}, launcher: {{type: command}}, \
-         grace_period: 2s, on_disconnect: {policy}, command: [sleep, \"600\"]}}"
+         grace_period: 2s, retry: {{max: 0}}, on_disconnect: {policy}, command: [sleep, \"600\"]}}"
     )
 }
 
@@ -140,7 +142,7 @@ async fn a_rank_of_a_ray_gang_that_is_cut_off_fences_itself() -> TestResult {
     fleet.add_agent(AgentOptions::worker("b", 4).on(b)).await?;
     let slot = slots::heavy().await?;
     let api = fleet.api()?;
-    let job = api.submit(&training("fenced", 4, 1000, 0.6)).await?;
+    let job = api.submit(&once(&training("fenced", 4, 1000, 0.6))).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
     wait_steps(&fleet, &job, 3).await?;
     // Which rank is on b does not matter: the other one loses it.

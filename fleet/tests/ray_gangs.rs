@@ -10,7 +10,7 @@ use gangline_fleet::process::find;
 use gangline_fleet::slots;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{RAY, TestResult, ray_fleet, training, wait_steps};
+use support::{RAY, TestResult, once, ray_fleet, training, wait_steps};
 
 fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
@@ -73,7 +73,7 @@ async fn a_raylet_dies() -> TestResult {
     let fleet = ray_fleet().await?;
     let slot = slots::heavy().await?;
     let api = fleet.api()?;
-    let job = api.submit(&training("raylet", 4, 400, 0.3)).await?;
+    let job = api.submit(&once(&training("raylet", 4, 400, 0.3))).await?;
     let running = api.wait_job(&job, &["RUNNING"], RAY).await?;
     wait_steps(&fleet, &job, 2).await?;
     let members = running["members"].as_array().context("members")?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gangline_fleet::build::{Binaries, binaries};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::training;
-pub use gangline_fleet::training::{ray_python, steps, training, wait_steps};
+pub use gangline_fleet::training::{once, ray_python, steps, training, wait_steps};
 
 pub type TestResult = anyhow::Result<()>;
 
