@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gangline_common::ids::{JobId, MemberId};
+use gangline_common::ids::{Epoch, JobId, MemberId};
 use gangline_common::time::Timestamp;
 use gangline_training::{Limits, Pace, Series, Watch};
 
@@ -63,8 +63,10 @@ pub struct Training {
     /// Of all trainings that this process has made.
     pub number: u64,
     pub series: Series,
-    /// The newest attempt that was begun to be read; 0 before the first.
+    /// The newest attempt that was begun to be read, 0 before the first; and its epoch: an attempt that
+    /// was rolled back is made again under its number.
     attempt: u32,
+    epoch: Option<Epoch>,
     pace: Pace,
     last_step: Option<Timestamp>,
     /// Of the newest attempt.
@@ -79,6 +81,7 @@ impl Training {
             number,
             series: Series::new(limits),
             attempt: 0,
+            epoch: None,
             pace: Pace::default(),
             last_step: None,
             files: HashMap::new(),

@@ -21,7 +21,7 @@ pub const DEFAULT_HANG_AFTER: Duration = Duration::from_secs(20 * 60);
 pub enum HangAction {
     #[default]
     Notify,
-    /// What its processes do is written down.
+    /// As the first, with the wish that what its processes do is written down.
     Capture,
     /// The attempt ends as failed.
     Restart,

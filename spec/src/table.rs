@@ -375,7 +375,7 @@ pub(crate) static HANG: Section = Section {
         built(
             "action",
             Shape::Words(&HangAction::WORDS),
-            "notify: an event. capture: also write down what the processes do. restart: the \
+            "notify: an event. capture: an event that asks for a capture. restart: the \
              attempt ends as failed.",
         )
         .default("\"notify\""),

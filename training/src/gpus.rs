@@ -8,8 +8,9 @@ const LEAST: usize = 3;
 const UTILIZATION_BAND: f64 = 10.0;
 const POWER_BAND_W: f64 = 15.0;
 const POWER_BAND_SHARE: f64 = 0.05;
-/// Above this share the tensor cores work, whatever the rest looks like.
+/// Tensor cores that work do so above this share, and never quite evenly.
 const TENSOR_WORKS: f64 = 0.05;
+const TENSOR_BAND: f64 = 0.01;
 /// Above this many bytes a second the ranks of a gang talk to each other.
 const RDMA_WORKS: f64 = 1_000_000.0;
 
@@ -39,12 +40,13 @@ impl Gpu {
             let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             (values.len() >= LEAST).then_some((high - low, high))
         };
-        let tensor = self.tensor.iter().copied().fold(0.0, f64::max);
+        let tensor = spread(&self.tensor)
+            .is_some_and(|(spread, high)| high > TENSOR_WORKS && spread > TENSOR_BAND);
         let (utilization, power) = (spread(&self.utilization), spread(&self.power_w));
         let busy = utilization.is_some_and(|(spread, _)| spread > UTILIZATION_BAND);
         let power_works =
             power.is_some_and(|(spread, high)| spread > POWER_BAND_W.max(high * POWER_BAND_SHARE));
-        if tensor > TENSOR_WORKS || busy || power_works {
+        if tensor || busy || power_works {
             return Pattern::Works;
         }
         if utilization.is_none() && power.is_none() { Pattern::Unknown } else { Pattern::Flat }
@@ -90,7 +92,7 @@ mod tests {
         for works in [
             gpu(&[40.0, 90.0, 70.0], &[300.0, 305.0, 302.0], &[]),
             gpu(&[100.0, 100.0, 100.0], &[420.0, 690.0, 700.0], &[]),
-            gpu(&[100.0, 100.0, 100.0], &[690.0, 690.0, 690.0], &[0.4, 0.4, 0.4]),
+            gpu(&[100.0, 100.0, 100.0], &[690.0, 690.0, 690.0], &[0.40, 0.43, 0.41]),
         ] {
             assert_eq!(pattern(&[idle.clone(), works], &[]), Pattern::Works);
         }

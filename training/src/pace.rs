@@ -3,58 +3,92 @@
 
 use std::collections::VecDeque;
 
-/// Steps whose time is remembered.
+/// Times that are remembered.
 const KEPT: usize = 33;
 /// The first steps compile and warm up; they are left out.
-const WARM_UP: u32 = 2;
+const WARM_UP: usize = 2;
 /// Times that make a median.
 const LEAST: usize = 3;
+/// From so many on it is the mean of their middle half: whoever looks once a second sees steps of 1.5 s
+/// take one second or two.
+const MANY: usize = 8;
 /// Values in which trainings say how long a step took, in seconds.
 const TOLD: [&str; 4] = ["timing_s/step", "perf/time_per_step", "step_time_s", "time/step"];
 
 /// The pace of one attempt. Times are milliseconds of one clock.
 #[derive(Debug, Clone, Default)]
 pub struct Pace {
-    /// The newest step, and when it came; `None` for one that came in a past that nobody timed.
-    newest: Option<(u64, Option<u64>)>,
-    /// Steps that were timed, those of the warm-up among them.
-    timed: u32,
-    /// Milliseconds of a step, oldest first.
-    times: VecDeque<f64>,
+    newest: Option<u64>,
+    /// Moments at which steps came, each with the newest of them, after the warm-up.
+    marks: VecDeque<(u64, u64)>,
+    marked: usize,
+    /// Milliseconds of a step, as the training says.
+    told: VecDeque<f64>,
+    said: usize,
 }
 
 impl Pace {
-    /// A step has come; one that is not newer than the newest is none. `values` are those of its line.
+    /// A step has come; one that is not newer than the newest is none. `at_ms` is `None` for one that
+    /// came in a past that nobody timed. `values` are those of its line.
     pub fn note(&mut self, step: u64, at_ms: Option<u64>, values: &[(String, f64)]) {
-        if self.newest.is_some_and(|(known, _)| known >= step) {
+        if self.newest.is_some_and(|known| known >= step) {
             return;
         }
+        self.newest = Some(step);
         let told = values.iter().find(|(name, _)| TOLD.contains(&name.as_str()));
-        let told = told.map(|(_, seconds)| seconds * 1000.0).filter(|ms| ms.is_finite());
-        let lasted = self.newest.replace((step, at_ms)).and_then(|(known, then)| {
-            let ms = at_ms?.saturating_sub(then?);
-            Some(ms as f64 / step.saturating_sub(known).max(1) as f64)
-        });
-        let Some(ms) = told.or(lasted).filter(|ms| *ms >= 0.0) else { return };
-        self.timed = self.timed.saturating_add(1);
-        if self.timed <= WARM_UP {
-            return;
+        let told = told.map(|(_, seconds)| seconds * 1000.0);
+        if let Some(ms) = told.filter(|ms| ms.is_finite() && *ms >= 0.0) {
+            self.said = self.said.saturating_add(1);
+            if self.said > WARM_UP {
+                keep(&mut self.told, ms);
+            }
         }
-        if self.times.len() >= KEPT {
-            self.times.pop_front();
+        let Some(at) = at_ms else { return };
+        match self.marks.back_mut() {
+            // Steps that come together share their time.
+            Some((known, then)) if *then >= at => *known = step,
+            Some(_) | None => {
+                self.marked = self.marked.saturating_add(1);
+                if self.marked > WARM_UP {
+                    keep(&mut self.marks, (step, at));
+                }
+            }
         }
-        self.times.push_back(ms);
     }
 
-    /// The median time of a step in milliseconds; `None` before enough of them.
+    /// The usual time of a step in milliseconds; `None` before enough of them.
     pub fn step_ms(&self) -> Option<f64> {
-        if self.times.len() < LEAST {
-            return None;
-        }
-        let mut sorted: Vec<f64> = self.times.iter().copied().collect();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied()
+        let told = usual(self.told.iter().copied().collect());
+        told.or_else(|| {
+            let pairs = self.marks.iter().zip(self.marks.iter().skip(1));
+            let times = pairs.map(|((before, then), (step, at))| {
+                let steps = step.saturating_sub(*before).max(1);
+                at.saturating_sub(*then) as f64 / steps as f64
+            });
+            usual(times.collect())
+        })
     }
+}
+
+fn keep<T>(times: &mut VecDeque<T>, one: T) {
+    if times.len() >= KEPT {
+        times.pop_front();
+    }
+    times.push_back(one);
+}
+
+/// The median, or the mean of the middle half.
+fn usual(mut times: Vec<f64>) -> Option<f64> {
+    let count = times.len();
+    if count < LEAST {
+        return None;
+    }
+    times.sort_by(f64::total_cmp);
+    if count < MANY {
+        return times.get(count / 2).copied();
+    }
+    let middle = times.get(count / 4..count - count / 4)?;
+    Some(middle.iter().sum::<f64>() / middle.len() as f64)
 }
 
 #[cfg(test)]
@@ -74,6 +108,23 @@ mod tests {
         // Only every tenth step is said.
         pace.note(16, Some(164_000), &[]);
         assert_eq!(pace.step_ms(), Some(2_000.0));
+    }
+
+    #[test]
+    fn steps_that_are_faster_than_looks() {
+        let mut pace = Pace::default();
+        // Five a second, looked at once a second.
+        for step in 0..100 {
+            pace.note(step, Some(step / 5 * 1000), &[]);
+        }
+        assert_eq!(pace.step_ms(), Some(200.0));
+        let mut pace = Pace::default();
+        // 1.5 s a step.
+        for step in 0..40_u64 {
+            pace.note(step, Some((step * 1500).div_ceil(1000) * 1000), &[]);
+        }
+        let step_ms = pace.step_ms().unwrap();
+        assert!((1400.0..1600.0).contains(&step_ms), "{step_ms}");
     }
 
     #[test]

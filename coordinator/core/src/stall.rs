@@ -29,7 +29,7 @@ impl Default for HangPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HangAction {
     Notify,
-    /// What its processes do is written down.
+    /// What its processes do is to be written down; by whoever hears of `job.hung`.
     Capture,
     /// The attempt ends as failed.
     Restart,
@@ -69,7 +69,7 @@ impl Core {
             (StallKind::Resumed, _) => ("job.resumed", word.text.clone()),
             (StallKind::Hung, HangAction::Notify) => ("job.hung", word.text.clone()),
             (StallKind::Hung, HangAction::Capture) => {
-                ("job.hung", format!("{}; what its processes do is written down", word.text))
+                ("job.hung", format!("{}; its spec wants a capture", word.text))
             }
             (StallKind::Hung, HangAction::Restart) => {
                 ("job.hung", format!("{}; the attempt is ended", word.text))

@@ -442,7 +442,9 @@ impl JobView {
     /// Adds how far the training is.
     pub(super) fn with_progress(self, shown: &Shown) -> Self {
         let progress = shown.progress.as_ref().map(ProgressView::of);
-        JobView { progress, stalled: shown.stalled.map(time), ..self }
+        // Whoever watches may not have seen yet that the job has ended.
+        let runs = self.state == JobState::Running.word();
+        JobView { progress, stalled: shown.stalled.filter(|_| runs).map(time), ..self }
     }
 
     /// Adds what the jobs on it use, when this is a cluster that stands.

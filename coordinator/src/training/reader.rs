@@ -80,8 +80,8 @@ impl Training {
         let mut found = Found::default();
         let unread = snapshot.attempts.iter().filter(|attempt| attempt.number >= self.attempt);
         for attempt in unread.cloned().collect::<Vec<_>>() {
-            if attempt.number > self.attempt {
-                self.begin(attempt.number);
+            if (self.attempt, self.epoch) != (attempt.number, Some(attempt.epoch)) {
+                self.begin(&attempt);
             }
             // Of an attempt that began before this process nobody knows when its lines came.
             let from_its_start = attempt.ended.is_none() && started.ms_since(attempt.started) == 0;
@@ -94,9 +94,10 @@ impl Training {
         }
     }
 
-    fn begin(&mut self, attempt: u32) {
-        self.attempt = attempt;
-        self.series.begin(attempt);
+    fn begin(&mut self, attempt: &Attempt) {
+        self.attempt = attempt.number;
+        self.epoch = Some(attempt.epoch);
+        self.series.begin(attempt.number);
         self.pace = Pace::default();
         self.last_step = None;
         self.files.clear();
