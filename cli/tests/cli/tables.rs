@@ -32,10 +32,10 @@ fn ps_prints_pages_as_one_table() {
     let ended = run(&server, &["ps"]);
     assert_eq!(
         ended.stdout,
-        "ID       NAME           USER   STATE    NODES  GPUS  PROGRESS             AGE  REASON\n\
+        "ID       NAME           USER   STATE    NODES  GPUS  PROGRESS         AGE  REASON\n\
          j-7f3k2  qwen3-8b-grpo  alice  RUNNING  2      16    ██  step 84/240  0s   ! stalled for 0s\n\
-         j-7f4c1  qwen3-32b-ppo  alice  PENDING  2      16    -                    0s   waits for 5 more nodes in h100-a, behind nobody\n\
-         j-7f2    eval           alice  STARTING  2      16    -                    0s\n"
+         j-7f4c1  qwen3-32b-ppo  alice  PENDING  2      16    -                0s   waits for 5 more nodes in h100-a, behind nobody\n\
+         j-7f2    eval           alice  STARTING  2      16    -                0s\n"
     );
     assert_eq!(ended.stderr, "3 jobs · gangline ps -a shows the ended ones too\n");
     assert_eq!(ended.code, 0);
