@@ -123,10 +123,10 @@ impl Coordinator {
         };
         tokio::spawn(webhooks::run(telling));
         let rules = Rules::built_in().context("the rules of the diagnosis")?;
-        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules);
-        tokio::spawn(examiner.clone().run(driver.examine, driver.handle.clone()));
         let started = Timestamp::now();
         let trainings = Trainings::new(logs.clone(), started);
+        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules, trainings.clone());
+        tokio::spawn(examiner.clone().run(driver.examine, driver.handle.clone()));
         tokio::spawn(training::run(training::Parts {
             driver: driver.handle.clone(),
             board: driver.board.clone(),

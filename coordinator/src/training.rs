@@ -67,6 +67,8 @@ pub struct Training {
     /// was rolled back is made again under its number.
     attempt: u32,
     epoch: Option<Epoch>,
+    /// The highest step of the attempts before.
+    highest: Option<u64>,
     pace: Pace,
     last_step: Option<Timestamp>,
     /// Of the newest attempt.
@@ -82,6 +84,7 @@ impl Training {
             series: Series::new(limits),
             attempt: 0,
             epoch: None,
+            highest: None,
             pace: Pace::default(),
             last_step: None,
             files: HashMap::new(),
@@ -130,6 +133,14 @@ impl Trainings {
     pub fn shown(&self, job: &JobId) -> Shown {
         let kept = self.lock().get(job).cloned();
         kept.map(|kept| *whole(&kept.shown)).unwrap_or_default()
+    }
+
+    /// Whether an attempt has come to a step that none before it had come to. Blocking.
+    pub fn has_progressed(&self, snapshot: &JobSnapshot, attempt: u32) -> bool {
+        self.read(snapshot, |training| {
+            let newest = training.series.newest().filter(|_| training.series.has_begun());
+            training.attempt == attempt && newest > training.highest
+        })
     }
 
     /// The steps of a job with everything that its logs say by now. Blocking.

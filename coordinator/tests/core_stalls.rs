@@ -11,7 +11,7 @@ use support::Fleet;
 /// One node, two GPUs.
 const PLAIN: &str =
     "{name: c, resources: {gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"]}";
-const RESTARTS: &str = "{name: c, resources: {gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"], hang: {after: 5m, action: restart}}";
+const RESTARTS: &str = "{name: c, resources: {gpus_per_node: 2}, launcher: {type: command}, command: [\"true\"], hang: {after: 5m, action: restart}, retry: {max: 0}}";
 
 fn running(spec: &str) -> Fleet {
     let mut fleet = Fleet::new();

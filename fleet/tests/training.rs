@@ -37,7 +37,7 @@ async fn until(
     what: &str,
     is_so: impl Fn(&Value) -> bool,
 ) -> anyhow::Result<Value> {
-    let end = Instant::now() + SHORT;
+    let end = Instant::now() + 2 * SHORT;
     loop {
         let answer = fleet.api()?.get(path).await?;
         if is_so(&answer) {
@@ -117,11 +117,11 @@ async fn page(fleet: &Fleet) -> anyhow::Result<String> {
 }
 
 #[tokio::test]
-async fn a_job_that_wants_it_is_ended_and_a_restart_warns_later() -> TestResult {
+async fn a_job_that_wants_it_is_tried_again_and_a_restart_warns_later() -> TestResult {
     let mut fleet = fleet_with_gpus().await?;
     let api = fleet.api()?;
     let hang = "hang: {warn_after: 3s, after: 6s, action: restart}\n";
-    let job = api.submit(&spec("ends", hang, "sleep 600")).await?;
+    let job = api.submit(&spec("again", hang, "sleep 600")).await?;
     let path = format!("/api/v1/jobs/{job}");
     until(&fleet, &path, "stalled", |view| view["stalled"].is_string()).await?;
     // A coordinator that was killed has its steps again, and says nothing of a stall before its time.
@@ -134,10 +134,15 @@ async fn a_job_that_wants_it_is_ended_and_a_restart_warns_later() -> TestResult 
     assert!(view["stalled"].as_str().is_none_or(|since| *since > *killed), "{killed}: {view}");
     let series = api.get(&format!("{path}/series")).await?;
     assert_eq!(series["steps"], json!([1, 2, 3, 4, 5, 6, 7, 8]), "{series}");
-    api.wait_job(&job, &["FAILED"], 2 * SHORT).await?;
-    let view = api.get(&path).await?;
-    let reason = view["reason"].as_str().unwrap_or_default();
-    assert!(reason.starts_with("no progress: no step after 8 and no line for "), "{reason}");
+    let is_second = |view: &Value| view["attempts"] == 2 && view["state"] == "RUNNING";
+    let view = until(&fleet, &path, "a second attempt", is_second).await?;
+    let cause = view["attempt_list"][0]["cause"].as_str().unwrap_or_default();
+    assert!(cause.starts_with("no progress: no step after 8 and no line for "), "{cause}");
     assert_eq!(view["stalled"], Value::Null);
+    // Its steps take the place of those of the first.
+    let series = format!("{path}/series");
+    until(&fleet, &series, "steps of the second", |series| series["attempts"][0] == 2).await?;
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], SHORT).await?;
     fleet.assert_clean().await
 }

@@ -85,7 +85,7 @@ fn ending() -> Server {
             "/api/v1/jobs/j-7f3k2/logs" => log_page(b"", &asked.query),
             "/api/v1/jobs/j-7f3k2/series" => {
                 let mut series = series(step);
-                let wanted = asked.query["names"].clone();
+                let wanted = asked.query["names"].replace("%2F", "/");
                 series["values"].as_object_mut().unwrap().retain(|name, _| *name == wanted);
                 answer(200, &series)
             }

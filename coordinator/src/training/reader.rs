@@ -95,6 +95,9 @@ impl Training {
     }
 
     fn begin(&mut self, attempt: &Attempt) {
+        if self.series.has_begun() {
+            self.highest = self.highest.max(self.series.newest());
+        }
         self.attempt = attempt.number;
         self.epoch = Some(attempt.epoch);
         self.series.begin(attempt.number);
