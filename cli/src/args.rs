@@ -151,6 +151,8 @@ pub enum Command {
     Show(Show),
     /// Compare the specs of two jobs
     Diff(Diff),
+    /// Watch a training: its curve, its GPUs, its log and events; a screen on a terminal
+    Watch(Show),
     /// Print the log of a job
     Logs(Logs),
     /// Show what the Ray cluster of a running job says of itself
@@ -831,6 +833,15 @@ pub struct Metrics {
     /// How far back, at most an hour; up to 2m every sample is shown
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = durations::parse)]
     pub since: Duration,
+    /// What the training says of itself, by step, instead of what its GPUs do
+    #[arg(long, conflicts_with = "since")]
+    pub step: bool,
+    /// With --step: every value, as comma-separated values
+    #[arg(long, requires = "step")]
+    pub csv: bool,
+    /// With --step: only metrics of these names, or with names that begin so
+    #[arg(value_name = "NAME", requires = "step")]
+    pub names: Vec<String>,
 }
 
 /// `gangline token`.

@@ -28,6 +28,7 @@ pub mod terminal;
 pub mod top;
 pub mod trust;
 pub mod view;
+pub mod watch;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::durations::short;
 use crate::errors::{CliError, code, exit};
 
 /// All states of a job.
@@ -113,6 +114,8 @@ pub struct Job {
     pub directory: Option<String>,
     pub checkpoint_directory: Option<String>,
     pub last_checkpoint: Option<Checkpoint>,
+    pub progress: Option<Progress>,
+    pub stalled: Option<String>,
     pub nodes: Vec<String>,
     pub driver_node: Option<String>,
     pub submit_command: String,
@@ -128,6 +131,60 @@ pub struct Held {
     pub by: String,
     pub why: String,
     pub since: String,
+}
+
+/// How far a training is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Progress {
+    pub step: u64,
+    pub total: Option<u64>,
+    pub step_time_s: Option<f64>,
+    pub last_step_age_s: Option<u64>,
+    pub eta_s: Option<u64>,
+}
+
+impl Progress {
+    /// `84/240`, or `84`.
+    pub fn steps(&self) -> String {
+        let total = self.total.map(|total| format!("/{total}")).unwrap_or_default();
+        format!("{}{total}", self.step)
+    }
+
+    /// The pace, the age of the newest step and the rest of the time, as far as they are known.
+    pub fn pace(&self) -> Vec<String> {
+        let pace = self.step_time_s.map(|seconds| format!("{} a step", seconds_text(seconds)));
+        let age = self.last_step_age_s.map(|age| format!("the last {} ago", short(age)));
+        let eta = self.eta_s.filter(|eta| *eta > 0).map(|eta| format!("about {} left", short(eta)));
+        [pace, age, eta].into_iter().flatten().collect()
+    }
+}
+
+/// `44.4 s`, or `2m13s` from two minutes on.
+fn seconds_text(seconds: f64) -> String {
+    match seconds {
+        // The cast saturates.
+        120.0.. => short(seconds as u64),
+        10.0..120.0 => format!("{seconds:.0} s"),
+        _ => format!("{seconds:.2} s"),
+    }
+}
+
+/// Steps and metrics of a job.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct JobSeries {
+    pub attempt: Option<u64>,
+    pub progress: Option<Progress>,
+    pub names: Vec<String>,
+    pub too_many_names: bool,
+    pub every: u64,
+    pub reset: bool,
+    pub steps: Vec<u64>,
+    pub attempts: Vec<u64>,
+    pub time_ms: Vec<Option<u64>>,
+    pub values: std::collections::BTreeMap<String, Vec<Option<f64>>>,
+    pub cursor: String,
 }
 
 /// A training checkpoint.

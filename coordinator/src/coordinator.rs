@@ -38,6 +38,7 @@ use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::space::Space;
 use crate::store::{Store, StoreError};
+use crate::training::{self, Trainings};
 use crate::trees::Trees;
 use crate::webhooks;
 
@@ -122,8 +123,17 @@ impl Coordinator {
         };
         tokio::spawn(webhooks::run(telling));
         let rules = Rules::built_in().context("the rules of the diagnosis")?;
-        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules);
+        let started = Timestamp::now();
+        let trainings = Trainings::new(logs.clone(), started);
+        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules, trainings.clone());
         tokio::spawn(examiner.clone().run(driver.examine, driver.handle.clone()));
+        tokio::spawn(training::run(training::Parts {
+            driver: driver.handle.clone(),
+            board: driver.board.clone(),
+            logs: logs.clone(),
+            telemetry: telemetry.clone(),
+            trainings: trainings.clone(),
+        }));
         let state = ApiState {
             driver: driver.handle,
             board: driver.board,
@@ -145,7 +155,8 @@ impl Coordinator {
             ca_pin: pin,
             version: env!("CARGO_PKG_VERSION"),
             cluster,
-            started: Timestamp::now(),
+            started,
+            trainings,
             audit,
             notices,
             books,

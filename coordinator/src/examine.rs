@@ -21,6 +21,7 @@ use crate::core::node::Reachability;
 use crate::core::recovery::{Again, Cause, Verdict};
 use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
+use crate::training::Trainings;
 
 /// Conditions that began so long before an attempt are still about it, in milliseconds: clocks differ.
 const EARLY_MS: u64 = 5_000;
@@ -35,6 +36,7 @@ pub struct Examiner {
     board: Board,
     logs: Logs,
     rules: Arc<Rules>,
+    trainings: Trainings,
 }
 
 /// What was found out.
@@ -48,8 +50,8 @@ pub struct Found {
 }
 
 impl Examiner {
-    pub fn new(board: Board, logs: Logs, rules: Rules) -> Examiner {
-        Examiner { board, logs, rules: Arc::new(rules) }
+    pub fn new(board: Board, logs: Logs, rules: Rules, trainings: Trainings) -> Examiner {
+        Examiner { board, logs, rules: Arc::new(rules), trainings }
     }
 
     /// Answers every request; ends with the driver.
@@ -60,7 +62,8 @@ impl Examiner {
             let looked = tokio::task::spawn_blocking(move || {
                 let found = this.look_into(&snapshot, attempt)?;
                 this.keep(&snapshot, attempt, &found.diagnosis);
-                Some(verdict(&found))
+                let progressed = this.trainings.has_progressed(&snapshot, attempt);
+                Some(Verdict { progressed, ..verdict(&found) })
             });
             match looked.await {
                 Ok(Some(verdict)) => {

@@ -27,6 +27,7 @@ pub mod server;
 pub mod session;
 pub mod space;
 pub mod store;
+pub mod training;
 pub mod trees;
 pub mod webhooks;
 

@@ -10,6 +10,7 @@ use gangline_spec::{
 
 use crate::core::job::{Argument, JobKind, JobRequest, Launcher, OnDisconnect, Piece};
 use crate::core::recovery::{Cause, Retry};
+use crate::core::stall::{HangAction, HangPolicy};
 use crate::core::topology::Topology;
 use crate::paths::{ResolvedPaths, trimmed};
 
@@ -77,6 +78,7 @@ pub fn job_request(
             }
         },
         retry: retry(spec),
+        hang: hang(spec.hang),
         spec_json: spec.canonical_json(),
         submit_command,
     }
@@ -107,6 +109,18 @@ fn retry(spec: &JobSpec) -> Retry {
         causes: spec.retry.on_events.iter().map(cause).collect(),
         pauses_ms,
         exclude_failed_nodes: spec.retry.exclude_failed_nodes,
+    }
+}
+
+fn hang(wanted: gangline_spec::Hang) -> HangPolicy {
+    HangPolicy {
+        warn_after_ms: millis(wanted.warn_after),
+        after_ms: millis(wanted.after),
+        action: match wanted.action {
+            gangline_spec::HangAction::Notify => HangAction::Notify,
+            gangline_spec::HangAction::Capture => HangAction::Capture,
+            gangline_spec::HangAction::Restart => HangAction::Restart,
+        },
     }
 }
 

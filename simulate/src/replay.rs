@@ -15,6 +15,7 @@ use gangline_core::job::{Job as CoreJob, JobKind, JobRequest, JobState, Launcher
 use gangline_core::policy::Policy;
 use gangline_core::projects::{DEFAULT_MAX_PRIORITY, ProjectChange, Quota};
 use gangline_core::recovery::Retry;
+use gangline_core::stall::HangPolicy;
 
 use crate::agents::{Agents, ChangeKind};
 use crate::fleet::{self, Fleet};
@@ -578,6 +579,7 @@ fn request_of(group: &Group, nnodes: u32, gpus_per_node: u32) -> JobRequest {
         min_runtime_ms: None,
         on_disconnect: OnDisconnect::Keep { no_witness: false },
         retry: Retry::default(),
+        hang: HangPolicy::default(),
         spec_json: String::new(),
         submit_command: String::new(),
     }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::arguments::Argument;
 use crate::code::{CodeSource, CodeSpec};
 use crate::disconnect::OnDisconnect;
+use crate::hang::{DEFAULT_HANG_AFTER, DEFAULT_WARN_AFTER, Hang, HangAction};
 use crate::job::{Checkpoint, Entrypoint, JobSpec, Kind, Launcher, Resources};
 use crate::priority::Priority;
 use crate::queue::Queue;
@@ -48,6 +49,7 @@ impl JobSpec {
         if let Kind::Cluster { idle_stop } = self.kind {
             top.put("idle_stop", idle_stop.map(|time| json!(units::write_duration(time))));
         }
+        top.put("hang", self.hang.canonical());
         top.put("kind", Some(json!(self.kind.word())));
         top.put("labels", not_empty(json!(self.labels)));
         top.put("launcher", Some(self.launcher.canonical()));
@@ -157,6 +159,18 @@ impl OnDisconnect {
             Self::Keep => Some(json!("keep")),
             Self::StopAfter(time) => Some(json!({ "stop_after": units::write_duration(time) })),
         }
+    }
+}
+
+impl Hang {
+    fn canonical(&self) -> Option<Value> {
+        let mut out = Object::default();
+        let time = |time, usual| (time != usual).then(|| json!(units::write_duration(time)));
+        out.put("warn_after", time(self.warn_after, DEFAULT_WARN_AFTER));
+        out.put("after", time(self.after, DEFAULT_HANG_AFTER.max(self.warn_after)));
+        let action = (self.action != HangAction::default()).then(|| json!(self.action.word()));
+        out.put("action", action);
+        out.finish_not_empty()
     }
 }
 

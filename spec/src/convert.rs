@@ -6,6 +6,7 @@ use crate::code::{CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, GIT_WORDS, Rewar
 use crate::entrypoint;
 use crate::error::{Code, Problems, quoted};
 use crate::fields;
+use crate::hang::{DEFAULT_HANG_AFTER, DEFAULT_WARN_AFTER, Hang, HangAction};
 use crate::job::{Checkpoint, JobSpec, Kind, Launcher, Resources};
 use crate::nodes::Topology;
 use crate::queue::Queue;
@@ -82,6 +83,9 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     if let Some(policies) = top.get("log_policies").and_then(|cell| cell.log_policies(out)) {
         spec.log_policies = policies;
     }
+    if let Some(hang) = top.section("hang", &fields::HANG, out) {
+        spec.hang = read_hang(&hang, out);
+    }
     let code = top.section("code", &fields::CODE, out);
     spec.code = code.and_then(|code| read_code(&code, out));
     let reward = top.section("reward", &fields::REWARD, out);
@@ -118,6 +122,16 @@ fn read_kind(root: &Node, out: &mut Problems) -> Option<Kind> {
         out.value(Code::BAD_VALUE, "/kind", message, Some(hint));
     }
     None
+}
+
+fn read_hang(section: &Reader<'_>, out: &mut Problems) -> Hang {
+    let duration = |name: &str, out: &mut Problems| section.get(name)?.duration(out);
+    let warn_after = duration("warn_after", out).unwrap_or(DEFAULT_WARN_AFTER);
+    // Who wants to be warned later wants no action before that.
+    let after = duration("after", out).unwrap_or(DEFAULT_HANG_AFTER.max(warn_after));
+    let action = section.get("action").and_then(|cell| cell.word(&HangAction::WORDS, out));
+    let action = action.map(HangAction::from_word).unwrap_or_default();
+    Hang { warn_after, after, action }
 }
 
 fn read_idle_stop(top: &Reader<'_>, spec: &mut JobSpec, out: &mut Problems) {

@@ -7,6 +7,7 @@ use crate::arguments::Argument;
 use crate::code::{CodeSpec, Reward};
 use crate::disconnect::OnDisconnect;
 use crate::error::{Code, Problems, SpecErrors};
+use crate::hang::Hang;
 use crate::nodes::Topology;
 use crate::queue::Queue;
 use crate::retry::{LogPolicy, Retry};
@@ -69,6 +70,8 @@ pub struct JobSpec {
     pub log_policies: Vec<LogPolicy>,
     /// What the gang does on a node that loses contact.
     pub on_disconnect: OnDisconnect,
+    /// What is done when it goes on no more.
+    pub hang: Hang,
     /// Where the code comes from; `None` when it is on the nodes.
     pub code: Option<CodeSpec>,
     /// The reward function of an RL job.
@@ -327,6 +330,7 @@ impl JobSpec {
             retry: Retry::default(),
             log_policies: Vec::new(),
             on_disconnect: OnDisconnect::default(),
+            hang: Hang::default(),
             code: None,
             reward: None,
             secrets: Vec::new(),

@@ -28,6 +28,7 @@ mod disconnect;
 mod entrypoint;
 mod error;
 mod fields;
+mod hang;
 mod import;
 mod job;
 mod nodes;
@@ -55,6 +56,7 @@ pub use code::{CHANGED, CodeSource, CodeSpec, DEFAULT_MAX_CODE_BYTES, Reward};
 pub use disconnect::OnDisconnect;
 pub use error::{Code, MAX_ERRORS, SpecError, SpecErrors};
 pub use fields::not_yet_fields;
+pub use hang::{Hang, HangAction};
 pub use import::{Imported, from_sky, from_slurm, is_script, name_from};
 pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,

@@ -4,6 +4,7 @@
 use crate::code::GIT_WORDS;
 use crate::disconnect::DISCONNECT_WORDS;
 use crate::fields::{Field, Section, Shape, Status};
+use crate::hang::HangAction;
 use crate::job::LauncherKind;
 use crate::nodes::Topology;
 use crate::priority::PRIORITY_WORDS;
@@ -106,7 +107,7 @@ pub(crate) static TOP: Section = Section {
             Shape::List(&Shape::Section(&LOG_POLICY)),
             "What lines of the log say about a failure; the first entry that fits a line counts.",
         ),
-        later("hang"),
+        built("hang", Shape::Section(&HANG), "What is done when the training goes on no more."),
         later("notify"),
         later("ports"),
         built(
@@ -359,6 +360,28 @@ pub(crate) static LOG_POLICY: Section = Section {
     ],
 };
 
+pub(crate) static HANG: Section = Section {
+    name: "hang",
+    fields: &[
+        built(
+            "warn_after",
+            Shape::Duration,
+            "Warn when no step and no line has come for this long and for five of its steps, and \
+             its GPUs draw a flat line.",
+        )
+        .default("\"4m\""),
+        built("after", Shape::Duration, "Do what `action` says after this long.")
+            .default("\"20m\""),
+        built(
+            "action",
+            Shape::Words(&HangAction::WORDS),
+            "notify: an event. capture: an event that asks for a capture. restart: the \
+             attempt ends as failed.",
+        )
+        .default("\"notify\""),
+    ],
+};
+
 /// `on_disconnect` with a time.
 pub(crate) static ON_DISCONNECT: Section = Section {
     name: "on_disconnect",
@@ -422,7 +445,7 @@ pub(crate) static ARGUMENT: Section = Section {
     ],
 };
 
-pub(crate) static SECTIONS: [&Section; 15] = [
+pub(crate) static SECTIONS: [&Section; 16] = [
     &TOP,
     &RESOURCES,
     &LAUNCHER,
@@ -434,6 +457,7 @@ pub(crate) static SECTIONS: [&Section; 15] = [
     &RETRY,
     &BACKOFF,
     &LOG_POLICY,
+    &HANG,
     &ON_DISCONNECT,
     &CODE,
     &REWARD,

@@ -15,6 +15,7 @@ pub(crate) use crate::checks::{check_count, dotted};
 use crate::code::{CodeSource, CodeSpec, Reward, TREE_FORM, is_commit, is_tree_name};
 use crate::disconnect::OnDisconnect;
 use crate::error::{Code, Problems, quoted};
+use crate::hang::Hang;
 use crate::job::{
     CHECKPOINT_VARIABLES, Checkpoint, Entrypoint, Expansion, JobSpec, Kind, Resources,
 };
@@ -44,6 +45,7 @@ const TIMEOUT: RangeInclusive<Duration> =
 const START_TIMEOUT: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 const GRACE_PERIOD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
+const HANG: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
 /// Shorter than the time between a few heartbeats, a hiccup of the network would stop a job.
 const STOP_AFTER: RangeInclusive<Duration> =
     Duration::from_secs(10)..=Duration::from_secs(7 * 24 * 3600);
@@ -95,6 +97,7 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
         let pointer = "/on_disconnect/stop_after";
         check_range(pointer, time, &STOP_AFTER, |d| units::write_duration(*d), out);
     }
+    check_hang(&spec.hang, out);
     if let Kind::Cluster { idle_stop } = spec.kind {
         check_time("/idle_stop", idle_stop, out);
         check_cluster(spec, out);
@@ -149,6 +152,17 @@ fn check_reward_path(spec: &JobSpec, reward: &Reward, out: &mut Problems) {
     }
 }
 
+fn check_hang(hang: &Hang, out: &mut Problems) {
+    for (pointer, time) in [("/hang/warn_after", hang.warn_after), ("/hang/after", hang.after)] {
+        check_range(pointer, &time, &HANG, |d| units::write_duration(*d), out);
+    }
+    if hang.after < hang.warn_after {
+        let message = "`hang.after` is shorter than `hang.warn_after`";
+        let hint = format!("at least {}", units::write_duration(hang.warn_after));
+        out.value(Code::CONFLICT, "/hang/after", message, Some(hint));
+    }
+}
+
 fn check_time(pointer: &str, time: Option<Duration>, out: &mut Problems) {
     if let Some(time) = time {
         check_range(pointer, &time, &TIMEOUT, |d| units::write_duration(*d), out);
@@ -176,6 +190,7 @@ fn check_cluster_fields(spec: &JobSpec, out: &mut Problems) {
         ("/code", spec.code.is_some()),
         ("/reward", spec.reward.is_some()),
         ("/workdir", spec.workdir.is_some()),
+        ("/hang", spec.hang != Hang::default()),
         ("/cluster", spec.cluster.is_some()),
         ("/retry", spec.retry != Retry::default()),
         ("/log_policies", !spec.log_policies.is_empty()),

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gangline_spec::{
-    Backoff, Checkpoint, Entrypoint, JobSpec, Kind, Launcher, LauncherKind, LogAction, LogPolicy,
-    MAX_SPEC_BYTES, Mlflow, OnDisconnect, Queue, Resources, Retry, RetryEvent, Tracking, Wandb,
-    WandbMode, parse, parse_resolved, parse_with_overrides, resolve_env,
+    Backoff, Checkpoint, Entrypoint, Hang, HangAction, JobSpec, Kind, Launcher, LauncherKind,
+    LogAction, LogPolicy, MAX_SPEC_BYTES, Mlflow, OnDisconnect, Queue, Resources, Retry,
+    RetryEvent, Tracking, Wandb, WandbMode, parse, parse_resolved, parse_with_overrides,
+    resolve_env,
 };
 
 const EVERY_FIELD: &str = r#"
@@ -43,6 +44,7 @@ run: |
   python3 -m trainer nnodes=$GANGLINE_NNODES
 grace_period: 2m
 on_disconnect: {stop_after: 30m}
+hang: {after: 10m, action: restart}
 checkpoint:
   dir: /ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}
 tracking:
@@ -125,6 +127,11 @@ fn every_field_arrives() {
             diagnose: Some("gpu_hardware".to_owned()),
         }],
         on_disconnect: OnDisconnect::StopAfter(Duration::from_secs(1800)),
+        hang: Hang {
+            after: Duration::from_secs(600),
+            action: HangAction::Restart,
+            ..Hang::default()
+        },
         min_runtime: None,
         code: None,
         reward: None,
@@ -137,7 +144,7 @@ fn every_field_arrives() {
 fn canonical_json_is_stable_and_reads_back() {
     let spec = parse(EVERY_FIELD).unwrap();
     let json = spec.canonical_json();
-    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}"},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"log_policies":[{"action":"exclude_node_and_retry","diagnose":"gpu_hardware","pattern":"Xid .*: (48|79)"}],"name":"qwen3-8b-grpo","on_disconnect":{"stop_after":"30m"},"project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"retry":{"backoff":{"factor":2.0,"initial":"10s","max":"10m"},"exclude_failed_nodes":false,"max":5,"on_events":["node_lost","hardware"]},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","tracking":{"mlflow":{"experiment":"rl","uri":"http://mlflow:5000"},"tensorboard":true,"wandb":{"mode":"offline","project":"rl"}},"version":1,"workdir":"/opt/verl"}"#);
+    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}"},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","hang":{"action":"restart","after":"10m"},"kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"log_policies":[{"action":"exclude_node_and_retry","diagnose":"gpu_hardware","pattern":"Xid .*: (48|79)"}],"name":"qwen3-8b-grpo","on_disconnect":{"stop_after":"30m"},"project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"retry":{"backoff":{"factor":2.0,"initial":"10s","max":"10m"},"exclude_failed_nodes":false,"max":5,"on_events":["node_lost","hardware"]},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","tracking":{"mlflow":{"experiment":"rl","uri":"http://mlflow:5000"},"tensorboard":true,"wandb":{"mode":"offline","project":"rl"}},"version":1,"workdir":"/opt/verl"}"#);
     assert_eq!(parse_resolved(&json), Ok(spec));
 }
 

@@ -13,7 +13,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("mounts_required", "mounts_required: [/data, /ckpt]", "/mounts_required"),
     ("setup", "setup: uv pip install -e .", "/setup"),
     ("preflight", "preflight: [nccl, disk]", "/preflight"),
-    ("hang", "hang: {after: 20m, action: capture_and_notify}", "/hang"),
     ("tracking.metrics", "tracking: {metrics: auto}", "/tracking/metrics"),
     ("notify", "notify: {on_events: [failed], to: ['webhook:team-rl']}", "/notify"),
     ("ports", "ports: [{name: tb, port: 6006}]", "/ports"),

@@ -1,4 +1,5 @@
-//! `metrics`: what a job did with its GPUs in the last hour, as charts of one line.
+//! `metrics`: what a job did with its GPUs in the last hour, as charts of one line. What its training
+//! says of itself is in `steps`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,8 +19,8 @@ use crate::top::draw::rate;
 use crate::view::{self, GpuSeries, Job, JobMetrics, NodeSeries};
 
 /// Characters of a chart: so many, or what the terminal has left.
-const CHART: usize = 60;
-const LEAST_CHART: usize = 10;
+pub(super) const CHART: usize = 60;
+pub(super) const LEAST_CHART: usize = 10;
 /// Columns that everything but the chart takes.
 const BESIDE: usize = 62;
 
@@ -130,6 +131,9 @@ const HOST_LINES: [Line; 3] = [
 pub(super) async fn run(client: &Client, args: &Metrics, screen: &Screen) -> Result<u8, CliError> {
     check_selector("job", &args.job)?;
     let (_, job) = find_job(client, &args.job).await.map_err(as_job_result)?;
+    if args.step {
+        return super::steps::run(client, args, &job, screen).await;
+    }
     let answer = client.get(&["jobs", &job.id, "metrics"], &query(args.since)).await?;
     let metrics: JobMetrics = view::read_series(&answer)?;
     match screen.format() {

@@ -23,11 +23,13 @@ mod ray;
 mod secret;
 mod show;
 mod simulate;
+pub(crate) mod steps;
 mod submit;
 mod template;
 mod top;
 mod usage;
 mod wait;
+mod watch;
 mod webhook;
 mod why;
 
@@ -96,6 +98,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Run(args) => submit::run(&args, client, screen).await,
         Command::Ps(args) => ps::run(&client()?, &args, screen).await,
         Command::Show(args) => show::run(&client()?, &args.job, screen).await,
+        Command::Watch(args) => watch::run(&client()?, &args, screen).await,
         Command::Logs(args) => logs::run(&client()?, &args, screen).await,
         Command::Ray(args) => ray::run(&client()?, &args.command, screen).await,
         Command::Stop(args) => control::stop(&client()?, &args, screen).await,

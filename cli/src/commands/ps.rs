@@ -19,12 +19,15 @@ use crate::view::{self, Job, JobPage, STATES, is_terminal};
 const PAGE_SIZE: usize = 500;
 /// Pages of one list at most: a coordinator that hands out the same token for ever is left.
 const MAX_PAGES: usize = 10_000;
+/// Width of a whole bar of progress, in characters.
+const BAR: usize = 6;
 /// Time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 /// Rows that `--watch` keeps in memory for a terminal.
 const MAX_WATCHED: usize = 1_000;
 
-const COLUMNS: &[&str] = &["ID", "NAME", "USER", "STATE", "NODES", "GPUS", "AGE", "REASON"];
+const COLUMNS: &[&str] =
+    &["ID", "NAME", "USER", "STATE", "NODES", "GPUS", "PROGRESS", "AGE", "REASON"];
 const WIDE: &[&str] = &[
     "ID",
     "NAME",
@@ -34,6 +37,7 @@ const WIDE: &[&str] = &[
     "LAUNCHER",
     "NODES",
     "GPUS",
+    "PROGRESS",
     "POOL",
     "ATTEMPTS",
     "AGE",
@@ -185,6 +189,7 @@ fn fill(table: &mut Table, jobs: &[Value], screen: &Screen) -> Result<(), CliErr
 
 fn row(job: Job, now: Timestamp) -> Vec<String> {
     let (nodes, gpus) = (job.nodes_text(), count(job.gpus()));
+    let (progress, reason) = (progress(&job), reason(&job, now));
     vec![
         job.id,
         job.name,
@@ -192,13 +197,41 @@ fn row(job: Job, now: Timestamp) -> Vec<String> {
         job.state,
         nodes,
         gpus,
+        progress,
         or_dash(job.submitted.and_then(|time| age(&time, now))),
-        job.reason,
+        reason,
     ]
+}
+
+/// `███▌  step 84/240`, or the step alone where nobody knows how many there are.
+fn progress(job: &Job) -> String {
+    let Some(progress) = &job.progress else { return "-".to_owned() };
+    let text = format!("step {}", progress.steps());
+    match progress.total.filter(|total| *total > 0) {
+        Some(total) => format!("{}  {text}", bar(progress.step as f64 / total as f64)),
+        None => text,
+    }
+}
+
+/// Eighths of a character, up to ten characters.
+fn bar(share: f64) -> String {
+    const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+    let eighths = (share.clamp(0.0, 1.0) * 8.0 * BAR as f64) as usize;
+    let part = PARTS.get(eighths % 8).copied().unwrap_or_default();
+    format!("{}{part}", "█".repeat(eighths / 8))
+}
+
+/// Why it waits or ended; of one that has stalled, that it has.
+fn reason(job: &Job, now: Timestamp) -> String {
+    match job.stalled.as_deref().and_then(|since| age(since, now)) {
+        Some(age) => format!("! stalled for {age}"),
+        None => job.reason.clone(),
+    }
 }
 
 fn wide_row(job: Job, now: Timestamp) -> Vec<String> {
     let (nnodes, gpus) = (job.nodes_text(), count(job.gpus()));
+    let (progress, reason) = (progress(&job), reason(&job, now));
     let time = |time: &Option<String>| or_dash(time.as_deref().map(local));
     let times = [time(&job.submitted), time(&job.started), time(&job.ended)];
     let [submitted, started, ended] = times;
@@ -211,6 +244,7 @@ fn wide_row(job: Job, now: Timestamp) -> Vec<String> {
         job.launcher,
         nnodes,
         gpus,
+        progress,
         or_dash(Some(job.pools.join(","))),
         count(job.attempts),
         or_dash(job.submitted.and_then(|time| age(&time, now))),
@@ -220,7 +254,7 @@ fn wide_row(job: Job, now: Timestamp) -> Vec<String> {
         or_dash(job.driver_node),
         or_dash(Some(job.nodes.join(","))),
         or_dash(job.directory),
-        job.reason,
+        reason,
     ]
 }
 

@@ -49,6 +49,13 @@ fn text(job: &Job) -> String {
             line(label, &text);
         }
     }
+    if let Some(progress) = &job.progress {
+        let parts = std::iter::once(format!("step {}", progress.steps())).chain(progress.pace());
+        line("progress", &parts.collect::<Vec<_>>().join(", "));
+    }
+    if let Some(since) = &job.stalled {
+        line("stalled", &format!("since {}", local(since)));
+    }
     if let Some(newest) = &job.last_checkpoint {
         line("last saved", &format!("{}, {} ago", newest.name, short(newest.age_s)));
     }

@@ -83,11 +83,11 @@ fn text(nodes: &[Node], screen: &Screen) -> String {
 }
 
 /// The terminal as the screen has it; as it was before, once this is gone.
-struct Raw(DefaultTerminal);
+pub(super) struct Raw(pub(super) DefaultTerminal);
 
 impl Raw {
     /// Takes the terminal. A panic gives it back before its message.
-    fn take() -> Result<Self, CliError> {
+    pub(super) fn take() -> Result<Self, CliError> {
         // NO_COLOR is heeded below; `--color never` is ours.
         if anstream::AutoStream::choice(&std::io::stdout()) == anstream::ColorChoice::Never {
             ratatui::crossterm::style::force_color_output(false);
@@ -167,7 +167,7 @@ async fn full_screen(client: &Client, args: &Top) -> Result<u8, CliError> {
 }
 
 /// What the terminal says.
-enum Input {
+pub(super) enum Input {
     Key(Key),
     Resized,
     /// There is no terminal any more.
@@ -175,13 +175,13 @@ enum Input {
 }
 
 /// The keys, read by a thread that ends with this.
-struct Keys {
-    events: mpsc::Receiver<Input>,
+pub(super) struct Keys {
+    pub(super) events: mpsc::Receiver<Input>,
     wanted: Arc<AtomicBool>,
 }
 
 impl Keys {
-    fn read() -> Self {
+    pub(super) fn read() -> Self {
         let (sender, events) = mpsc::channel(KEYS);
         let wanted = Arc::new(AtomicBool::new(true));
         let still = wanted.clone();

@@ -17,3 +17,4 @@ mod simulate;
 mod submit;
 mod tables;
 mod telemetry;
+mod training;

@@ -11,7 +11,10 @@ fn job_server() -> Server {
         ("/api/v1/jobs", None) => {
             let mut waiting = job("j-7f4c1", "qwen3-32b-ppo", "PENDING");
             waiting["reason"] = "waits for 5 more nodes in h100-a, behind nobody".into();
-            let jobs = [job("j-7f3k2", "qwen3-8b-grpo", "RUNNING"), waiting];
+            let mut trains = job("j-7f3k2", "qwen3-8b-grpo", "RUNNING");
+            trains["progress"] = json!({"step": 84, "total": 240});
+            trains["stalled"] = "2099-01-02T03:04:05Z".into();
+            let jobs = [trains, waiting];
             answer(200, &json!({"jobs": jobs, "next_page_token": "more"}))
         }
         ("/api/v1/jobs", Some(token)) => {
@@ -29,10 +32,10 @@ fn ps_prints_pages_as_one_table() {
     let ended = run(&server, &["ps"]);
     assert_eq!(
         ended.stdout,
-        "ID       NAME           USER   STATE    NODES  GPUS  AGE  REASON\n\
-         j-7f3k2  qwen3-8b-grpo  alice  RUNNING  2      16    0s\n\
-         j-7f4c1  qwen3-32b-ppo  alice  PENDING  2      16    0s   waits for 5 more nodes in h100-a, behind nobody\n\
-         j-7f2    eval           alice  STARTING  2      16    0s\n"
+        "ID       NAME           USER   STATE    NODES  GPUS  PROGRESS         AGE  REASON\n\
+         j-7f3k2  qwen3-8b-grpo  alice  RUNNING  2      16    ██  step 84/240  0s   ! stalled for 0s\n\
+         j-7f4c1  qwen3-32b-ppo  alice  PENDING  2      16    -                0s   waits for 5 more nodes in h100-a, behind nobody\n\
+         j-7f2    eval           alice  STARTING  2      16    -                0s\n"
     );
     assert_eq!(ended.stderr, "3 jobs · gangline ps -a shows the ended ones too\n");
     assert_eq!(ended.code, 0);
@@ -56,7 +59,8 @@ fn ps_json_is_what_the_coordinator_said() {
     let server = job_server();
     let ended = run(&server, &["ps", "--json"]);
     let document = ended.json();
-    assert_eq!(document["jobs"][0], job("j-7f3k2", "qwen3-8b-grpo", "RUNNING"));
+    assert_eq!(document["jobs"][2], job("j-7f2", "eval", "STARTING"));
+    assert_eq!(document["jobs"][0]["progress"], json!({"step": 84, "total": 240}));
     assert_eq!(document["jobs"].as_array().map(Vec::len), Some(3));
     assert_eq!(document["next_page_token"], Value::Null);
     assert_eq!(ended.stderr, "");
@@ -79,7 +83,7 @@ fn an_empty_list_is_a_list() {
         json!({"jobs": [], "next_page_token": null})
     );
     let table = run(&server, &["ps"]);
-    assert_eq!(table.stdout, "ID  NAME  USER  STATE  NODES  GPUS  AGE  REASON\n");
+    assert_eq!(table.stdout, "ID  NAME  USER  STATE  NODES  GPUS  PROGRESS  AGE  REASON\n");
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::pools::PoolChange;
 use super::projects::ProjectChange;
 use super::recovery::Verdict;
 use super::secrets::SecretRecord;
+use super::stall::StallWord;
 use super::webhooks::{Progress, WebhookKey, WebhookRecord};
 
 /// Ties a reply to the caller that waits for it; chosen by the driver.
@@ -198,6 +199,9 @@ pub enum Event {
         session: u64,
         health: Box<Health>,
     },
+
+    /// From whoever reads logs and samples: a training goes on no more, or again.
+    Stall(StallWord),
 }
 
 impl Event {
@@ -235,6 +239,7 @@ impl Event {
             Event::Reported { .. } => "reported",
             Event::Examined { .. } => "examined",
             Event::Diagnosed { .. } => "diagnosed",
+            Event::Stall(_) => "stall",
         }
     }
 }

@@ -10,6 +10,7 @@ use gangline_common::time::{Stopwatch, Timestamp};
 
 use super::controls::{Changes, Hold};
 use super::recovery::{Recovery, Retry, Verdict};
+use super::stall::HangPolicy;
 use super::topology::Topology;
 
 /// State changes that a job or node remembers; older ones are dropped.
@@ -74,6 +75,7 @@ pub struct JobRequest {
     pub min_runtime_ms: Option<u64>,
     pub on_disconnect: OnDisconnect,
     pub retry: Retry,
+    pub hang: HangPolicy,
     /// The submitted spec as canonical JSON: the record of truth that this struct is made from.
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.

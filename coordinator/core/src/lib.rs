@@ -46,6 +46,7 @@ mod queue;
 pub mod recovery;
 mod schedule;
 pub mod secrets;
+pub mod stall;
 mod tokens;
 pub mod topology;
 mod unknown;
@@ -409,6 +410,7 @@ impl Core {
             Event::Examined { job, attempt, verdict } => {
                 self.on_examined(&job, attempt, *verdict, now, out);
             }
+            Event::Stall(word) => self.on_stall_word(&word, now, out),
             Event::Diagnosed { node, session, health } => {
                 self.on_diagnosed(&node, session, *health, now, out);
             }

@@ -12,7 +12,7 @@ use super::node::Node;
 const REASON_LIMIT: usize = 1024;
 
 /// Every kind of notice.
-pub const KINDS: [&str; 21] = [
+pub const KINDS: [&str; 24] = [
     "job.running",
     "job.succeeded",
     "job.failed",
@@ -22,6 +22,9 @@ pub const KINDS: [&str; 21] = [
     "job.requeued",
     "job.node_lost",
     "job.idle",
+    "job.stalled",
+    "job.hung",
+    "job.resumed",
     "node.joined",
     "node.lost",
     "node.back",

@@ -240,7 +240,8 @@ pub(super) fn unexpected(answer: &Answer) -> ApiError {
 }
 
 pub(super) fn view(shared: &Shared, snapshot: &JobSnapshot) -> JobView {
-    JobView::of(snapshot, &Names::of(&shared.api.board))
+    let view = JobView::of(snapshot, &Names::of(&shared.api.board));
+    view.with_progress(&shared.api.trainings.shown(&snapshot.job.id))
 }
 
 /// The job that a caller means: an id, a name (its newest job), the beginning of one id, `@last`.
@@ -335,7 +336,10 @@ pub(super) async fn list_jobs(
     let next_page_token = jobs.last().filter(|_| more).map(|job| page_token(job.sequence));
     let names = Names::of(board);
     let snapshots = jobs.iter().filter_map(|job| board.job(&job.id));
-    let view = |snapshot| JobView::of(&snapshot, &names).with_usage(board, &snapshot);
+    let view = |snapshot| {
+        let view = JobView::of(&snapshot, &names).with_usage(board, &snapshot);
+        view.with_progress(&shared.api.trainings.shown(&snapshot.job.id))
+    };
     let jobs = snapshots.map(view).collect();
     Ok(Json(JobList { jobs, next_page_token }))
 }
@@ -390,7 +394,8 @@ pub(super) async fn get_job(
     let board = &shared.api.board;
     let snapshot = find_job(board, &principal, Action::ReadJobs, &id)?;
     let view = JobView::detailed(&snapshot, &Names::of(board), &principal)
-        .map(|view| view.with_usage(board, &snapshot));
+        .map(|view| view.with_usage(board, &snapshot))
+        .map(|view| view.with_progress(&shared.api.trainings.shown(&snapshot.job.id)));
     view.map(Json).map_err(|error| ApiError::internal("reading a stored spec", &error))
 }
 

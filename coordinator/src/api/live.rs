@@ -58,8 +58,8 @@ impl Serialize for Readings<'_> {
 }
 
 /// A number with at most three decimals, and with none where it has none.
-#[derive(Clone, Copy)]
-pub(super) struct Number(pub f64);
+#[derive(Clone, Copy, Debug)]
+pub struct Number(pub f64);
 
 /// Whole numbers up to here are exact.
 const EXACT: f64 = 9_007_199_254_740_992.0;

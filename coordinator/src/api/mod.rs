@@ -26,6 +26,7 @@ mod ray_state;
 mod samples;
 mod schema;
 mod secrets;
+mod series;
 mod streams;
 mod submit;
 mod tokens;
@@ -73,6 +74,7 @@ use crate::paths::PathRules;
 use crate::secrets::Sealer;
 use crate::space::Space;
 use crate::store::{AuditLog, Books, NoticeLog};
+use crate::training::Trainings;
 use crate::trees::Trees;
 pub use alias::OLD_PATHS;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
@@ -111,6 +113,7 @@ pub struct ApiState {
     pub audit: AuditLog,
     pub notices: NoticeLog,
     pub books: Books,
+    pub trainings: Trainings,
 }
 
 /// What handlers share.
@@ -191,6 +194,7 @@ fn table() -> Vec<Route> {
         needs(ReadMetrics, routes!(metrics::discover)),
         needs(ReadNodes, routes!(samples::node_samples)),
         needs(ReadJobs, routes!(samples::job_metrics)),
+        needs(ReadJobs, routes!(series::job_series)),
         needs(MaintainNode, routes!(nodes::patch_node)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
         needs(MaintainNode, routes!(nodes::cordon_node)),

@@ -11,6 +11,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::auth::{HIDDEN, sees_values};
+use super::live::Number;
 use crate::board::{Board, JobSnapshot};
 use crate::core::checkpoints::TrainingCheckpoint;
 use crate::core::credential::Principal;
@@ -18,6 +19,7 @@ use crate::core::gang::{End, EndHow, Gang, Member, Phase};
 use crate::core::job::{
     Attempt, Guest, Job, JobState, Launcher, OnDisconnect, Outcome, RayDriver, RayFacts, Transition,
 };
+use crate::training::{Progress, Shown};
 
 pub(super) use node::{NodeFacts, NodeView};
 
@@ -106,6 +108,11 @@ pub struct JobView {
     pub checkpoint_directory: Option<String>,
     /// The newest training checkpoint of the attempt that is live, as far as is known.
     pub last_checkpoint: Option<CheckpointView>,
+    /// How far the training is, as its log says; null when it says no steps, or nobody has read it
+    /// since the coordinator started.
+    pub progress: Option<ProgressView>,
+    /// Since when a running training goes on no more.
+    pub stalled: Option<String>,
     /// Names of the nodes of the newest attempt.
     pub nodes: Vec<String>,
     /// Name of the node on which Ray placed its driver.
@@ -138,6 +145,38 @@ impl CheckpointView {
     fn of(checkpoint: &TrainingCheckpoint) -> Self {
         let age_s = Timestamp::now().ms_since(checkpoint.made) / 1000;
         CheckpointView { name: checkpoint.name.clone(), made: time(checkpoint.made), age_s }
+    }
+}
+
+/// How far a training is.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ProgressView {
+    pub step: u64,
+    /// Where the log says it.
+    pub total: Option<u64>,
+    /// Median of the newest steps of the attempt.
+    #[schema(value_type = Option<f64>)]
+    pub step_time_s: Option<Number>,
+    pub steps_per_s: Option<f64>,
+    /// Seconds since the newest step; null when it came before the coordinator started.
+    pub last_step_age_s: Option<u64>,
+    /// Seconds that the rest takes at this pace.
+    pub eta_s: Option<u64>,
+}
+
+impl ProgressView {
+    pub(super) fn of(progress: &Progress) -> Self {
+        let now = Timestamp::now();
+        let per_s = progress.step_ms.filter(|ms| *ms > 0.0).map(|ms| 1000.0 / ms);
+        ProgressView {
+            step: progress.step,
+            total: progress.total,
+            step_time_s: progress.step_ms.map(|ms| Number(ms / 1000.0)),
+            steps_per_s: per_s,
+            last_step_age_s: progress.last_step.map(|at| now.ms_since(at) / 1000),
+            // The cast saturates.
+            eta_s: progress.left_ms().map(|ms| (ms / 1000.0) as u64),
+        }
     }
 }
 
@@ -312,6 +351,8 @@ impl JobView {
             directory: request.job_directory.clone(),
             checkpoint_directory: request.checkpoint_directory.clone(),
             last_checkpoint: snapshot.checkpoint.as_ref().map(CheckpointView::of),
+            progress: None,
+            stalled: None,
             nodes,
             driver_node: driver_node(snapshot, names),
             detail: None,
@@ -398,6 +439,14 @@ fn guest_of(snapshot: &JobSnapshot) -> Option<(&Gang, &Guest)> {
 }
 
 impl JobView {
+    /// Adds how far the training is.
+    pub(super) fn with_progress(self, shown: &Shown) -> Self {
+        let progress = shown.progress.as_ref().map(ProgressView::of);
+        // Whoever watches may not have seen yet that the job has ended.
+        let runs = self.state == JobState::Running.word();
+        JobView { progress, stalled: shown.stalled.filter(|_| runs).map(time), ..self }
+    }
+
     /// Adds what the jobs on it use, when this is a cluster that stands.
     pub(super) fn with_usage(mut self, board: &Board, snapshot: &JobSnapshot) -> Self {
         let job = &snapshot.job;

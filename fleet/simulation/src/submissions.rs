@@ -6,6 +6,7 @@ use std::sync::Arc;
 use gangline_common::ids::JobId;
 use gangline_core::job::{JobKind, JobRequest, JobState, Launcher, OnDisconnect};
 use gangline_core::recovery::{Cause, Retry};
+use gangline_core::stall::HangPolicy;
 
 use crate::node::{DEFAULT, SPARE, ZONE, ZONES, named};
 use crate::users::UserJob;
@@ -251,6 +252,7 @@ fn plain_request() -> JobRequest {
         checkpoint_directory: None,
         directories: Vec::new(),
         on_disconnect: OnDisconnect::Keep { no_witness: false },
+        hang: HangPolicy::default(),
         grace_ms: 0,
         start_timeout_ms: 60_000,
         timeout_ms: None,

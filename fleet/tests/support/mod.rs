@@ -1,6 +1,8 @@
 //! What the real-process tests share.
 #![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
 
+pub mod endpoint;
+
 use std::time::Duration;
 
 use gangline_fleet::build::{Binaries, binaries};

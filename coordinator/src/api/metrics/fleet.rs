@@ -244,6 +244,38 @@ fn add_jobs(page: &mut Page, api: &ApiState, jobs: &[Arc<Job>], now: Timestamp) 
         let label = [("hpc_job", snapshot.job.id.as_str())];
         progress.add(&label, last_progress(api, snapshot).map(|at| seconds(at.wall_ms)));
     }
+    add_trainings(page, api, &shown);
+}
+
+/// Of jobs whose log says steps, and of all that run whether they have stalled.
+fn add_trainings(page: &mut Page, api: &ApiState, shown: &[JobSnapshot]) {
+    let trainings: Vec<_> = shown
+        .iter()
+        .map(|snapshot| (&snapshot.job, api.trainings.shown(&snapshot.job.id)))
+        .collect();
+    let mut steps =
+        page.family("gangline_job_step", "The newest step that the job's log says.", Kind::Gauge);
+    for (job, training) in &trainings {
+        let step = training.progress.map(|progress| progress.step as f64);
+        steps.add(&[("hpc_job", job.id.as_str())], step);
+    }
+    let mut times = page.family(
+        "gangline_job_step_seconds",
+        "How long a step of the job takes: the median of the newest.",
+        Kind::Gauge,
+    );
+    for (job, training) in &trainings {
+        let step_ms = training.progress.and_then(|progress| progress.step_ms);
+        times.add(&[("hpc_job", job.id.as_str())], step_ms.map(|ms| ms / 1000.0));
+    }
+    let mut stalled = page.family(
+        "gangline_job_stalled",
+        "Whether a running job goes on no more: no step, no line, GPUs that draw a flat line.",
+        Kind::Gauge,
+    );
+    for (job, training) in trainings.iter().filter(|(job, _)| job.state == JobState::Running) {
+        stalled.add(&[("hpc_job", job.id.as_str())], f64::from(training.stalled.is_some()));
+    }
 }
 
 /// Whether a job that has ended then, or has not, still has series.

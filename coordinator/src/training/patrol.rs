@@ -1,0 +1,213 @@
+//! The round over all running jobs: reads what is new of their logs, looks at their GPUs where it is
+//! quiet, and tells the core who has stalled.
+
+use std::time::Duration;
+
+use gangline_common::ids::MemberId;
+use gangline_common::time::Timestamp;
+use gangline_training::{Gpu, Pattern, Policy, Signs, Verdict, Watch, pattern};
+use tokio::time::MissedTickBehavior;
+
+use super::{Kept, Training, Trainings, whole, words};
+use crate::board::{Board, JobSnapshot};
+use crate::core::event::Event;
+use crate::core::gang::Gang;
+use crate::core::job::JobState;
+use crate::core::node::Reachability;
+use crate::core::stall::{StallKind, StallWord};
+use crate::driver::DriverHandle;
+use crate::ingest::logs::Logs;
+use crate::ingest::telemetry::{GPU, HOST, Record, Series, Telemetry};
+
+/// Between two rounds.
+const PAUSE: Duration = Duration::from_secs(1);
+/// The readings that are looked at: not more than are kept of every second.
+const WINDOW_MS: u64 = 110_000;
+
+/// What the round needs.
+pub struct Parts {
+    pub driver: DriverHandle,
+    pub board: Board,
+    pub logs: Logs,
+    pub telemetry: Telemetry,
+    pub trainings: Trainings,
+}
+
+/// Goes round for as long as the driver lives.
+pub async fn run(parts: Parts) {
+    let parts = std::sync::Arc::new(parts);
+    let mut ticks = tokio::time::interval(PAUSE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let this = parts.clone();
+        let said = match tokio::task::spawn_blocking(move || this.round()).await {
+            Ok(said) => said,
+            Err(error) => {
+                tracing::error!(%error, "a round over the trainings failed");
+                continue;
+            }
+        };
+        for word in said {
+            tracing::info!(job = %word.job, kind = ?word.kind, text = word.text, "training");
+            if parts.driver.tell(Event::Stall(word)).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Parts {
+    fn round(&self) -> Vec<StallWord> {
+        let mut said = Vec::new();
+        for job in self.board.jobs() {
+            // What ends is looked at once more, and then no longer.
+            let looks = match job.state {
+                JobState::Running | JobState::Stopping | JobState::Held => !job.is_cluster(),
+                state if state.is_terminal() => self.trainings.shown(&job.id).follows,
+                _ => false,
+            };
+            let Some(snapshot) = looks.then(|| self.board.job(&job.id)).flatten() else { continue };
+            let kept = self.trainings.kept(&job.id);
+            said.extend(self.look(&kept, &snapshot, Timestamp::now()));
+        }
+        let board = &self.board;
+        self.trainings.forget(|id| Some(!board.job(id)?.job.state.is_terminal()));
+        said
+    }
+
+    fn look(&self, kept: &Kept, snapshot: &JobSnapshot, now: Timestamp) -> Option<StallWord> {
+        let mut training = whole(&kept.training);
+        // Another attempt has ended the watch over the one before.
+        training.read(&self.logs, snapshot, self.trainings.started, now);
+        whole(&kept.shown).follows = !snapshot.job.state.is_terminal();
+        let attempt = snapshot.attempts.last()?;
+        let runs = snapshot.job.state == JobState::Running && attempt.ended.is_none();
+        if !runs {
+            training.watch = None;
+            self.trainings.show(kept, &training);
+            whole(&kept.shown).stalled = None;
+            return None;
+        }
+        let mut watch = training.watch.take().unwrap_or_else(|| Watch::new(now.boot_ms));
+        let saved = snapshot.checkpoint.as_ref().map(|checkpoint| checkpoint.made.boot_ms);
+        // A time of before a reboot wraps around; it is none of this watch.
+        saved.filter(|at| *at <= now.boot_ms).into_iter().for_each(|at| watch.line(at));
+        let word = self.judge(&mut watch, &training, snapshot, now);
+        let stalled = watch.stalled_since().map(|since| {
+            let ago_ms = now.boot_ms.saturating_sub(since);
+            Timestamp { boot_ms: since, wall_ms: now.wall_ms.saturating_sub(ago_ms) }
+        });
+        training.watch = Some(watch);
+        self.trainings.show(kept, &training);
+        whole(&kept.shown).stalled = stalled;
+        let (kind, text) = word?;
+        Some(StallWord { job: snapshot.job.id.clone(), attempt: attempt.number, kind, text })
+    }
+
+    fn judge(
+        &self,
+        watch: &mut Watch,
+        training: &Training,
+        snapshot: &JobSnapshot,
+        now: Timestamp,
+    ) -> Option<(StallKind, String)> {
+        let hang = snapshot.job.request.hang;
+        let policy = Policy { warn_after_ms: hang.warn_after_ms, after_ms: hang.after_ms };
+        let gang = snapshot.gang.as_deref()?;
+        let (gpus, gpu_pattern) = if watch.wants_gpus(now.boot_ms, &policy) {
+            self.gpus(gang, snapshot, hang.warn_after_ms, now)
+        } else {
+            (0, Pattern::Unknown)
+        };
+        let progress = training.progress();
+        let signs = Signs {
+            now_ms: now.boot_ms,
+            in_contact: self.is_in_contact(gang),
+            gpus: gpu_pattern,
+            step_ms: training.pace.step_ms().or_else(|| self.mean_step_ms(training, snapshot)),
+        };
+        Some(match watch.judge(&signs, &policy)? {
+            Verdict::Stalled { quiet, for_ms } => {
+                let text = words::quiet(quiet, for_ms, progress, gpus, gpu_pattern);
+                (StallKind::Stalled, text)
+            }
+            Verdict::Hung { quiet, for_ms } => {
+                (StallKind::Hung, words::quiet(quiet, for_ms, progress, gpus, gpu_pattern))
+            }
+            Verdict::Resumed { after_ms } => {
+                (StallKind::Resumed, words::resumed(after_ms, progress))
+            }
+        })
+    }
+
+    /// Whether every node of the gang can say what happens there.
+    fn is_in_contact(&self, gang: &Gang) -> bool {
+        gang.members.values().all(|member| {
+            let node = self.board.node(member.node.as_str());
+            node.is_some_and(|found| {
+                found.node.reachability == Reachability::Reachable && found.node.is_introduced()
+            })
+        })
+    }
+
+    /// Of steps that came before this process began: what one took in the mean since the attempt
+    /// began. That counts its start as well, so it is too long rather than too short.
+    fn mean_step_ms(&self, training: &Training, snapshot: &JobSnapshot) -> Option<f64> {
+        let attempt = snapshot.attempts.last()?;
+        let (rows, _) = training.series.since(0);
+        let mut past = rows.filter(|row| row.attempt == attempt.number && row.wall_ms.is_none());
+        let first = past.next()?.step;
+        let steps = past.last().map_or(first, |row| row.step).saturating_sub(first).max(1);
+        Some(self.trainings.started.ms_since(attempt.started) as f64 / steps as f64)
+    }
+
+    /// How many GPUs the attempt has, as far as its members tell, and what their readings say.
+    fn gpus(
+        &self,
+        gang: &Gang,
+        snapshot: &JobSnapshot,
+        quiet_ms: u64,
+        now: Timestamp,
+    ) -> (usize, Pattern) {
+        let since_ms = now.wall_ms.saturating_sub(quiet_ms.min(WINDOW_MS));
+        let guest = snapshot.attempts.last().and_then(|attempt| attempt.guest.as_ref());
+        let mine = |member: &MemberId| {
+            guest.is_none_or(|guest| {
+                guest.shares.iter().any(|share| MemberId::Rank(share.rank) == *member)
+            })
+        };
+        let (mut gpus, mut rdma) = (Vec::new(), Vec::new());
+        for (_, member) in gang.members.iter().filter(|(id, _)| mine(id)) {
+            if member.gpus.is_empty() {
+                continue;
+            }
+            let history = self.telemetry.history(&member.node, since_ms, false).unwrap_or_default();
+            for uuid in &member.gpus {
+                let slot = history.gpus.iter().position(|known| known == uuid);
+                let of = |name| {
+                    let place = place(&GPU, name);
+                    let value = |record: &Record| *record.gpus.get(slot?)?.get(place?)?;
+                    history.records.iter().filter_map(value).collect()
+                };
+                gpus.push(Gpu {
+                    utilization: of("utilization_pct"),
+                    power_w: of("power_w"),
+                    tensor: of("tensor_active"),
+                });
+            }
+            // What others send from there is none of this gang's.
+            let alone = self.board.node(member.node.as_str()).is_some_and(|n| n.gangs.len() == 1);
+            if alone {
+                let place = place(&HOST, "rdma_bytes_per_s");
+                let value = |record: &Record| *record.host.get(place?)?;
+                rdma.push(history.records.iter().filter_map(value).collect());
+            }
+        }
+        (gpus.len(), pattern(&gpus, &rdma))
+    }
+}
+
+fn place(all: &[Series], name: &str) -> Option<usize> {
+    all.iter().position(|series| series.name == name)
+}

@@ -1,0 +1,148 @@
+//! Steps of real processes: how far a training is, that it goes on under another attempt, and that one
+//! that hangs is told of.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use anyhow::Context;
+use gangline_common::time::{Timestamp, wall_text};
+use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use serde_json::{Value, json};
+use support::endpoint::{CANARY, Endpoint};
+use support::{SHORT, TestResult, built};
+use tokio::time::{Duration, sleep};
+
+async fn fleet_with_gpus() -> anyhow::Result<Fleet> {
+    let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    fleet.add_agent(AgentOptions::worker("w0", 2)).await?;
+    fleet.add_agent(AgentOptions::worker("w1", 2)).await?;
+    Ok(fleet)
+}
+
+/// A gang of two whose rank 0 writes steps as verl does. `script` is what comes then, on every rank.
+fn spec(name: &str, hang: &str, script: &str) -> String {
+    format!(
+        "name: {name}\nresources: {{nnodes: 2, gpus_per_node: 2}}\nlauncher: {{type: command}}\n\
+         {hang}run: |\n  if [ $GANGLINE_NODE_RANK = 0 ]; then\n    for n in 1 2 3 4 5 6 7 8; do\n      \
+         echo \"step:$n - actor/pg_loss:0.$n - lr:1e-06\"\n      sleep 1\n    done\n  fi\n  {script}\n"
+    )
+}
+
+/// Waits until something of a job is so.
+async fn until(
+    fleet: &Fleet,
+    path: &str,
+    what: &str,
+    is_so: impl Fn(&Value) -> bool,
+) -> anyhow::Result<Value> {
+    let end = Instant::now() + 2 * SHORT;
+    loop {
+        let answer = fleet.api()?.get(path).await?;
+        if is_so(&answer) {
+            return Ok(answer);
+        }
+        anyhow::ensure!(Instant::now() < end, "{what}: {answer}");
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rank_that_hangs_is_told_of_and_its_steps_are_there() -> TestResult {
+    let endpoint = Endpoint::default();
+    endpoint.is_well.store(true, Ordering::Relaxed);
+    let url = endpoint.start().await?;
+    let fleet = fleet_with_gpus().await?;
+    let api = fleet.api()?;
+    let body = json!({ "url": url, "key": CANARY, "events": ["job.*"] }).to_string();
+    let (status, answer) = api.put("/api/v1/webhooks/ops?fleet=true", &body).await?;
+    anyhow::ensure!(status == 200, "{answer}");
+
+    let go_on = fleet.path("go-on");
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.1; done; [ $GANGLINE_NODE_RANK = 1 ] || echo 'step:9 - \
+         actor/pg_loss:0.9'; sleep 600",
+        go_on.display()
+    );
+    let hangs = spec("hangs", "hang: {warn_after: 5s, after: 2m}\n", &script);
+    let job = api.submit(&hangs).await?;
+    let began = Instant::now();
+    endpoint.until("job.stalled", &job).await?;
+    println!("a stall was told {:?} after the submission", began.elapsed());
+    let told = endpoint.lock().clone();
+    let told = told.iter().find(|event| event["kind"] == "job.stalled").context("no event")?;
+    let reason = told["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("no step after 8") && reason.contains("4 GPUs"), "{reason}");
+
+    // How far it is, that it has stalled, and its steps.
+    let path = format!("/api/v1/jobs/{job}");
+    let view = until(&fleet, &path, "stalled", |view| view["stalled"].is_string()).await?;
+    assert_eq!(view["progress"]["step"], 8, "{view}");
+    let step_time = view["progress"]["step_time_s"].as_f64().context("no step time")?;
+    assert!(step_time > 0.0, "{view}");
+    let series = api.get(&format!("{path}/series?names=actor/pg_loss")).await?;
+    assert_eq!(series["steps"], json!([1, 2, 3, 4, 5, 6, 7, 8]), "{series}");
+    assert_eq!(series["names"], json!(["actor/pg_loss", "lr"]));
+    assert_eq!(series["values"]["actor/pg_loss"][7], 0.8);
+    assert_eq!(series["values"].as_object().map(serde_json::Map::len), Some(1));
+    let metrics = page(&fleet).await?;
+    for line in ["gangline_job_step", "gangline_job_stalled"] {
+        let expected =
+            format!("{line}{{hpc_job=\"{job}\"}} {}", if line.ends_with("step") { 8 } else { 1 });
+        assert!(metrics.contains(&expected), "{expected} in {metrics}");
+    }
+
+    // It goes on.
+    std::fs::write(&go_on, "")?;
+    endpoint.until("job.resumed", &job).await?;
+    let view = until(&fleet, &path, "resumed", |view| view["stalled"].is_null()).await?;
+    assert_eq!(view["progress"]["step"], 9, "{view}");
+    let cursor = series["cursor"].as_str().context("no cursor")?;
+    let news = api.get(&format!("{path}/series?after={cursor}")).await?;
+    assert_eq!((&news["steps"], &news["reset"]), (&json!([9]), &json!(false)), "{news}");
+
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], SHORT).await?;
+    let kinds: Vec<String> =
+        endpoint.lock().iter().map(|event| event["kind"].to_string()).collect();
+    assert!(!kinds.contains(&"\"job.hung\"".to_owned()), "{kinds:?}");
+    fleet.assert_clean().await
+}
+
+/// The coordinator's own metrics.
+async fn page(fleet: &Fleet) -> anyhow::Result<String> {
+    let answer = fleet.api()?.send(reqwest::Method::GET, "/metrics", &[], None).await?;
+    Ok(answer.error_for_status()?.text().await?)
+}
+
+#[tokio::test]
+async fn a_job_that_wants_it_is_tried_again_and_a_restart_warns_later() -> TestResult {
+    let mut fleet = fleet_with_gpus().await?;
+    let api = fleet.api()?;
+    let hang = "hang: {warn_after: 3s, after: 6s, action: restart}\n";
+    let job = api.submit(&spec("again", hang, "sleep 600")).await?;
+    let path = format!("/api/v1/jobs/{job}");
+    until(&fleet, &path, "stalled", |view| view["stalled"].is_string()).await?;
+    // A coordinator that was killed has its steps again, and says nothing of a stall before its time.
+    fleet.kill_coordinator()?;
+    let killed = wall_text(Timestamp::now().wall_ms);
+    fleet.start_coordinator().await?;
+    let view = api.get(&path).await?;
+    assert_eq!(view["state"], "RUNNING", "{view}");
+    // Times of one form: as texts they are in their order.
+    assert!(view["stalled"].as_str().is_none_or(|since| *since > *killed), "{killed}: {view}");
+    let series = api.get(&format!("{path}/series")).await?;
+    assert_eq!(series["steps"], json!([1, 2, 3, 4, 5, 6, 7, 8]), "{series}");
+    let is_second = |view: &Value| view["attempts"] == 2 && view["state"] == "RUNNING";
+    let view = until(&fleet, &path, "a second attempt", is_second).await?;
+    let cause = view["attempt_list"][0]["cause"].as_str().unwrap_or_default();
+    assert!(cause.starts_with("no progress: no step after 8 and no line for "), "{cause}");
+    assert_eq!(view["stalled"], Value::Null);
+    // Its steps take the place of those of the first.
+    let series = format!("{path}/series");
+    until(&fleet, &series, "steps of the second", |series| series["attempts"][0] == 2).await?;
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], SHORT).await?;
+    fleet.assert_clean().await
+}

@@ -1,0 +1,23 @@
+//! What a training says of itself: steps and metrics from its log lines, its pace, and whether it has
+//! stalled. Pure: no I/O, no clock, no chance.
+//!
+//! ```text
+//!  bytes of a log ---> Feed ---> Reading (step, total, values) ---> Series   (rows by step, bounded)
+//!                                                             \--> Pace     (learned step time)
+//!  lines, steps, GPU readings, contact ---> Watch::judge ---> stalled, hung, resumed
+//! ```
+#![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+
+mod feed;
+mod gpus;
+mod pace;
+mod reading;
+mod series;
+mod stall;
+
+pub use feed::{Feed, MAX_LINE_BYTES};
+pub use gpus::{Gpu, Pattern, pattern};
+pub use pace::Pace;
+pub use reading::{MAX_NAME_BYTES, MAX_VALUES, Reading, Source, read};
+pub use series::{Limits, Row, Series};
+pub use stall::{Policy, Quiet, Signs, Verdict, Watch};
