@@ -3,6 +3,11 @@
 //! Logs are never dropped and never buffered: bytes stay in the file until the stream takes them,
 //! and the file stays until the coordinator has acknowledged its last byte.
 
+mod fingerprint;
+pub mod follow;
+#[cfg(test)]
+mod follow_tests;
+pub mod place;
 pub mod ship;
 
 use std::collections::BTreeMap;
