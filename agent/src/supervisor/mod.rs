@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
 use gangline_common::wire::v1::{
-    Assignment, GangReport, GuestState, MemberAssignment, MemberState,
+    Assignment, GangReport, GuestState, Launcher, MemberAssignment, MemberState,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -48,6 +48,7 @@ use crate::code::Code;
 use crate::collectors::NewestReadings;
 use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
+use crate::tail::member::{Scope, Tails};
 
 use self::member::{Member, Reins};
 pub use self::ray_state::RayClusters;
@@ -163,6 +164,7 @@ pub struct Supervisor {
     archive: Archive,
     ray: RayClusters,
     shared_root: watch::Sender<Option<PathBuf>>,
+    tails: Tails,
 }
 
 impl Supervisor {
@@ -187,6 +189,7 @@ impl Supervisor {
             archive,
             ray,
             shared_root,
+            tails: Tails::default(),
         }
     }
 
@@ -219,6 +222,13 @@ impl Supervisor {
         self
     }
 
+    /// Follows the logs of members in `tails`, where others read them.
+    #[must_use]
+    pub fn with_tails(mut self, tails: Tails) -> Self {
+        self.tails = tails;
+        self
+    }
+
     /// Members start only when the node is found fit.
     #[must_use]
     pub fn with_gate(mut self, gate: Gate) -> Self {
@@ -246,6 +256,14 @@ impl Supervisor {
             self.shared_root.send_replace(Some(root));
         }
         let spool = Spool::of(&plan, &self.config);
+        let starts_ray = plan.assignment.launcher == Launcher::Ray;
+        let scope = Scope {
+            spool: spool.directory.clone(),
+            ray: starts_ray.then(|| spool.places.temp.clone()),
+            owner: plan.assignment.run_as.map(|(uid, _)| uid),
+            budget: None,
+        };
+        let tail = self.tails.add(&key, scope);
         let (stop, stop_receiver) = watch::channel(None);
         let (assignment, newest) = watch::channel(Arc::clone(&plan.assignment));
         let over = Arc::new(AtomicBool::new(false));
@@ -260,6 +278,7 @@ impl Supervisor {
                 assignment: newest,
                 contact: self.contact.clone(),
                 gate: self.gate.clone(),
+                tail,
                 over: Arc::clone(&over),
             },
         );
@@ -310,6 +329,7 @@ impl Supervisor {
         spool.remove_temp().map_err(error)?;
         self.archive.take(&spool.directory)?;
         self.members.remove(key);
+        self.tails.remove(key);
         Ok(())
     }
 
