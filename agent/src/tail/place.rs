@@ -121,7 +121,8 @@ fn ray_class(file: &str) -> Option<u8> {
     }
     let worker = stem.starts_with("worker-");
     match stem {
-        "raylet" | "gcs_server" | "dashboard_agent" | "runtime_env_agent" => Some(0),
+        // Not that of `runtime_env_agent`: it prints the environment of jobs, with their secrets.
+        "raylet" | "gcs_server" | "dashboard_agent" => Some(0),
         _ if worker && end.starts_with("err") => Some(1),
         _ if worker && end.starts_with("out") => Some(2),
         "dashboard" => Some(3),
@@ -352,6 +353,7 @@ mod tests {
             ("worker-a-b-1.err", Some(1)),
             ("worker-a-b-1.out.2", Some(2)),
             ("runtime_env_setup-01000000.log", Some(3)),
+            ("runtime_env_agent.log", None),
             ("job-driver-x.log", None),
             ("java-worker-1.out", None),
             ("python-core-worker-1_2.log", None),
