@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use crate::suggest::{nearest, plain_form};
 pub(crate) use crate::table::{
-    ARGUMENT, BACKOFF, CHECKPOINT, CODE, LAUNCHER, LOG_POLICY, MLFLOW, ON_DISCONNECT, QUEUE,
+    ARGUMENT, BACKOFF, CHECKPOINT, CODE, LAUNCHER, LOG_POLICY, LOGS, MLFLOW, ON_DISCONNECT, QUEUE,
     RESOURCES, RETRY, REWARD, SECTIONS, TOP, TRACKING, WANDB,
 };
 

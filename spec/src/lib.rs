@@ -30,6 +30,7 @@ mod error;
 mod fields;
 mod import;
 mod job;
+mod logs;
 mod nodes;
 mod overrides;
 mod priority;
@@ -60,6 +61,7 @@ pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
     Expansion, JobSpec, Kind, Launcher, LauncherKind, Resources, resolve_env,
 };
+pub use logs::Logs;
 pub use nodes::Topology;
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;

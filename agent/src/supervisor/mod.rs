@@ -14,6 +14,7 @@ pub mod files;
 #[cfg(test)]
 mod fixtures;
 mod guests;
+mod log_scope;
 mod member;
 mod orphans;
 mod ports;
@@ -37,7 +38,7 @@ use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
 use gangline_common::wire::v1::{
-    Assignment, GangReport, GuestState, Launcher, MemberAssignment, MemberState,
+    Assignment, GangReport, GuestState, MemberAssignment, MemberState,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -48,7 +49,7 @@ use crate::code::Code;
 use crate::collectors::NewestReadings;
 use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
-use crate::tail::member::{Scope, Tails};
+use crate::tail::member::Tails;
 
 use self::member::{Member, Reins};
 pub use self::ray_state::RayClusters;
@@ -256,13 +257,7 @@ impl Supervisor {
             self.shared_root.send_replace(Some(root));
         }
         let spool = Spool::of(&plan, &self.config);
-        let starts_ray = plan.assignment.launcher == Launcher::Ray;
-        let scope = Scope {
-            spool: spool.directory.clone(),
-            ray: starts_ray.then(|| spool.places.temp.clone()),
-            owner: plan.assignment.run_as.map(|(uid, _)| uid),
-            budget: None,
-        };
+        let scope = log_scope::of(&plan, &spool, &self.nursery);
         let tail = self.tails.add(&key, scope);
         let (stop, stop_receiver) = watch::channel(None);
         let (assignment, newest) = watch::channel(Arc::clone(&plan.assignment));

@@ -239,7 +239,8 @@ impl Follower {
                 // An empty file is none yet; one that cannot be looked at was removed.
                 let Ok(metadata) = fs::symlink_metadata(&found.path) else { continue };
                 let fits = self.owner.is_none_or(|owner| owner == metadata.uid());
-                if metadata.len() > 0 && metadata.is_file() && fits {
+                let new = self.place.takes(metadata.mtime());
+                if metadata.len() > 0 && metadata.is_file() && fits && new {
                     let newest_first = std::cmp::Reverse((metadata.mtime(), metadata.mtime_nsec()));
                     fresh.push((class, newest_first, &found.path));
                 }

@@ -17,8 +17,12 @@ struct Tail {
 
 impl Tail {
     fn new(root: &Path, entries: Vec<Entry>) -> Tail {
-        let place =
-            Place::Files { roots: vec![root.join("in")], patterns: vec!["**/*.log*".to_owned()] };
+        let place = Place::Files {
+            roots: vec![root.join("in")],
+            patterns: vec!["**/*.log*".to_owned()],
+            except: Vec::new(),
+            since_s: 0,
+        };
         let follower = Follower::new(place, None, root.join("kept"), entries);
         Tail { follower, streams: BTreeMap::new(), acknowledged: BTreeMap::new() }
     }

@@ -20,7 +20,9 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::files::{self, Files, FilesScope};
 use super::follow::{Bytes, Entry, Follower, News, Seen, mark};
+use super::helper::Looked;
 use super::place::Place;
 
 /// What must survive the agent, in the member's spool.
@@ -40,6 +42,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SEARCH_EVERY: Duration = Duration::from_millis(500);
 /// A look may take this part of the time.
 const PAUSE_PER_WORK: u32 = 20;
+/// A file is of an earlier attempt when it was written so long before this one.
+const CLOCK_SLACK_S: u64 = 5;
+/// Longest time that the end of a member waits for a look at files of its job.
+const LAST_LOOK: Duration = Duration::from_secs(3);
 /// Most bytes of the logs of one member, where its job does not say.
 const DEFAULT_BUDGET: u64 = 16 << 30;
 
@@ -62,17 +68,22 @@ impl Cut {
 #[serde(default)]
 struct Record {
     ray: Vec<Entry>,
+    files: Vec<Entry>,
+    /// When the member was first followed, by the wall clock in seconds.
+    since_s: u64,
     cuts: BTreeMap<String, Cut>,
 }
 
 /// What is followed of one member.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Scope {
     pub spool: PathBuf,
     /// Ray's temp dir, where Ray runs.
     pub ray: Option<PathBuf>,
-    /// The user whose files are followed; any when absent.
+    /// The user whose files in there are followed; any when absent.
     pub owner: Option<u32>,
+    /// Files that the job's spec names.
+    pub files: Option<FilesScope>,
     /// Most bytes of all its logs; the default when absent.
     pub budget: Option<u64>,
 }
@@ -117,8 +128,8 @@ impl Tails {
 /// The tails of one member.
 pub struct MemberTail {
     parts: Arc<Parts>,
-    /// Ends with this value.
-    watch: Option<JoinHandle<()>>,
+    /// They end with this value.
+    watches: Vec<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for MemberTail {
@@ -132,25 +143,28 @@ struct Parts {
     scope: Scope,
     /// Used where it may block only.
     ray: Option<Mutex<Follower>>,
+    /// Streams of `ray`.
     seen: Mutex<Vec<Seen>>,
+    files: Option<Files>,
     record: Mutex<Record>,
     /// How much of each stream need not be read again.
     acknowledged: Mutex<BTreeMap<String, u64>>,
     /// Files that were said to be left out.
     said_left_out: Mutex<usize>,
-    /// Every stream is known to its end.
+    said_capped: AtomicBool,
+    /// Every stream of `ray` is known to its end.
     settled: AtomicBool,
     changed: watch::Sender<()>,
 }
 
 /// The values in them are whole after every statement, so a panic elsewhere does not spoil them.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl MemberTail {
-    fn begin(key: &MemberKey, scope: Scope, changed: watch::Sender<()>) -> Self {
-        let record = read_record(&scope.spool).unwrap_or_else(|error| {
+    fn begin(key: &MemberKey, mut scope: Scope, changed: watch::Sender<()>) -> Self {
+        let mut record = read_record(&scope.spool).unwrap_or_else(|error| {
             tracing::warn!(%key, %error, "what is known of the logs cannot be read");
             Record::default()
         });
@@ -159,24 +173,43 @@ impl MemberTail {
             Mutex::new(Follower::new(Place::Ray { temp }, scope.owner, kept, record.ray.clone()))
         };
         let ray = scope.ray.clone().map(follower);
+        if record.since_s == 0 {
+            record.since_s = Timestamp::now().wall_ms / 1000;
+        }
+        let files = scope.files.take().map(|mut files| {
+            if let Place::Files { since_s, .. } = &mut files.place {
+                *since_s = record.since_s.saturating_sub(CLOCK_SLACK_S);
+            }
+            Files::new(files, record.files.clone())
+        });
         let parts = Arc::new(Parts {
             key: key.clone(),
             settled: AtomicBool::new(ray.is_none()),
             ray,
             scope,
             seen: Mutex::default(),
+            files,
             record: Mutex::new(record),
             acknowledged: Mutex::default(),
             said_left_out: Mutex::new(0),
+            said_capped: AtomicBool::new(false),
             changed,
         });
-        let watch = parts.ray.is_some().then(|| tokio::spawn(watch(Arc::clone(&parts))));
-        MemberTail { parts, watch }
+        let mut watches = Vec::new();
+        if parts.ray.is_some() {
+            watches.push(tokio::spawn(watch(Arc::clone(&parts))));
+        }
+        if parts.files.is_some() {
+            watches.push(tokio::spawn(watch_files(Arc::clone(&parts))));
+        }
+        MemberTail { parts, watches }
     }
 
     /// The streams as they are now.
     pub fn seen(&self) -> Vec<Seen> {
-        lock(&self.parts.seen).clone()
+        let mut seen = lock(&self.parts.seen).clone();
+        seen.extend(self.parts.files.iter().flat_map(Files::seen));
+        seen
     }
 
     /// The log of notes.
@@ -187,6 +220,7 @@ impl MemberTail {
     /// No stream will be added and none will grow.
     pub fn is_settled(&self) -> bool {
         self.parts.settled.load(Ordering::Acquire)
+            && self.parts.files.as_ref().is_none_or(Files::is_settled)
     }
 
     pub fn budget(&self) -> u64 {
@@ -202,8 +236,12 @@ impl MemberTail {
         }
     }
 
-    /// Reads at most `limit` bytes of a stream.
+    /// Reads at most `limit` bytes of a stream; none that would have to be waited for.
     pub async fn read(&self, stream: &str, offset: u64, limit: usize) -> io::Result<Bytes> {
+        if let Some(files) = self.parts.files.as_ref().filter(|_| stream.starts_with(files::PREFIX))
+        {
+            return Ok(files.read(stream, offset, limit));
+        }
         let (parts, stream) = (Arc::clone(&self.parts), stream.to_owned());
         let read = move || match &parts.ray {
             Some(ray) => lock(ray).read(&stream, offset, limit),
@@ -240,7 +278,7 @@ impl MemberTail {
             let mut follower = lock(ray);
             let acknowledged = lock(&parts.acknowledged).clone();
             match follower.keep(&acknowledged) {
-                Ok(news) => parts.take(&follower, &news),
+                Ok(news) => parts.take_ray(&follower, &news),
                 Err(error) => {
                     tracing::warn!(key = %parts.key, %error, "logs of Ray were not kept");
                     parts.note(&format!("logs of Ray were not kept to their end: {error}"));
@@ -248,13 +286,21 @@ impl MemberTail {
             }
         }
         parts.settled.store(true, Ordering::Release);
+        if let Some(files) = &parts.files {
+            files.end();
+            // Some may lie in a directory that goes with the member: they are open after that look.
+            let until = std::time::Instant::now() + LAST_LOOK;
+            while !files.is_settled() && std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
         parts.changed.send_replace(());
     }
 }
 
 impl Drop for MemberTail {
     fn drop(&mut self) {
-        if let Some(watch) = &self.watch {
+        for watch in &self.watches {
             watch.abort();
         }
     }
@@ -262,12 +308,27 @@ impl Drop for MemberTail {
 
 impl Parts {
     /// Takes in what a look has found. What is new is written down before anybody reads it.
-    fn take(&self, follower: &Follower, news: &News) {
+    fn take_ray(&self, follower: &Follower, news: &News) {
         if news.entries {
             let mut record = lock(&self.record);
             record.ray = follower.entries();
             self.write(&record);
         }
+        *lock(&self.seen) = follower.seen();
+        self.take(news);
+    }
+
+    /// The same for files of the job; others see their streams afterwards.
+    fn take_files(&self, looked: &Looked) {
+        if let Some(entries) = &looked.entries {
+            let mut record = lock(&self.record);
+            record.files.clone_from(entries);
+            self.write(&record);
+        }
+        self.take(&looked.news);
+    }
+
+    fn take(&self, news: &News) {
         for note in &news.notes {
             self.note(note);
         }
@@ -276,9 +337,10 @@ impl Parts {
             *said = news.left_out;
             self.note(&format!("{} files are left out: there are too many", news.left_out));
         }
+        if news.capped && !self.said_capped.swap(true, Ordering::Relaxed) {
+            self.note("there are more files than are looked at: some are left out");
+        }
         drop(said);
-        let seen = follower.seen();
-        *lock(&self.seen) = seen;
         if news.grown {
             self.changed.send_replace(());
         }
@@ -325,6 +387,15 @@ fn read_record(spool: &std::path::Path) -> io::Result<Record> {
     }
 }
 
+/// Follows the files of the job until the member is forgotten.
+async fn watch_files(parts: Arc<Parts>) {
+    let Some(files) = &parts.files else { return };
+    let take = |looked: &Looked| parts.take_files(looked);
+    let acknowledged = || lock(&parts.acknowledged).clone();
+    let arrived = || parts.changed.send_replace(());
+    files.watch(take, acknowledged, |problem| parts.note(problem), arrived).await;
+}
+
 /// Looks again and again; more often while files grow, and less often when looks take long.
 async fn watch(parts: Arc<Parts>) {
     let mut pause = SHORTEST_PAUSE;
@@ -343,7 +414,7 @@ async fn watch(parts: Arc<Parts>) {
             }
             let acknowledged = lock(&looker.acknowledged).clone();
             let news = follower.look(search, &acknowledged)?;
-            looker.take(&follower, &news);
+            looker.take_ray(&follower, &news);
             Ok(news.grown)
         });
         let grown = match look.await {

@@ -3,10 +3,12 @@
 //! Logs are never dropped and never buffered: bytes stay in the file until the stream takes them,
 //! and the file stays until the coordinator has acknowledged its last byte.
 
+pub mod files;
 mod fingerprint;
 pub mod follow;
 #[cfg(test)]
 mod follow_tests;
+pub mod helper;
 pub mod member;
 pub mod place;
 pub mod ship;

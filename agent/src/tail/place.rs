@@ -24,8 +24,9 @@ const STEM_BYTES: usize = 60;
 pub enum Place {
     /// The logs of the newest session in Ray's temp dir.
     Ray { temp: PathBuf },
-    /// Files below `roots` whose path below it one of `patterns` matches.
-    Files { roots: Vec<PathBuf>, patterns: Vec<String> },
+    /// Files below `roots` whose path below it one of `patterns` matches, and that were written since
+    /// then (in seconds since 1970); never those below `except`.
+    Files { roots: Vec<PathBuf>, patterns: Vec<String>, except: Vec<PathBuf>, since_s: u64 },
 }
 
 /// One regular file, as its directory lists it.
@@ -64,13 +65,24 @@ impl Place {
                     list_into(&session.join("logs"), &mut listing, &class, &mut Vec::new())?;
                 }
             }
-            Place::Files { roots, patterns } => {
+            Place::Files { roots, patterns, except, since_s: _ } => {
                 for root in roots {
-                    list_tree(root, patterns, &mut listing)?;
+                    list_tree(root, patterns, except, &mut listing)?;
                 }
+                // One root may lie in another one.
+                listing.files.sort_by(|a, b| (&a.path, b.class).cmp(&(&b.path, a.class)));
+                listing.files.dedup_by(|a, b| a.path == b.path);
             }
         }
         Ok(listing)
+    }
+
+    /// Whether a file that was changed last at this time, in seconds since 1970, is of interest.
+    pub fn takes(&self, modified_s: i64) -> bool {
+        match self {
+            Place::Ray { .. } => true,
+            Place::Files { since_s, .. } => u64::try_from(modified_s).unwrap_or(0) >= *since_s,
+        }
     }
 
     /// Opens a regular file of the place for reading. No link is followed below its root, and a FIFO
@@ -195,7 +207,12 @@ fn list_into(
     Ok(())
 }
 
-fn list_tree(root: &Path, patterns: &[String], listing: &mut Listing) -> io::Result<()> {
+fn list_tree(
+    root: &Path,
+    patterns: &[String],
+    except: &[PathBuf],
+    listing: &mut Listing,
+) -> io::Result<()> {
     let patterns: Vec<Vec<&str>> =
         patterns.iter().map(|pattern| pattern.split('/').collect()).collect();
     let below = |path: &Path| -> Option<Vec<String>> {
@@ -223,6 +240,7 @@ fn list_tree(root: &Path, patterns: &[String], listing: &mut Listing) -> io::Res
         let leads = |directory: &PathBuf| {
             below(directory).is_some_and(|names| {
                 names.len() <= DEPTH_LIMIT
+                    && !except.contains(directory)
                     && patterns.iter().any(|pattern| leads_below(pattern, &names))
             })
         };
@@ -298,6 +316,15 @@ fn wildcard<P, T>(
 mod tests {
     use super::*;
 
+    fn files(roots: &[&Path], patterns: &[&str]) -> Place {
+        Place::Files {
+            roots: roots.iter().map(|root| root.to_path_buf()).collect(),
+            patterns: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
+            except: Vec::new(),
+            since_s: 0,
+        }
+    }
+
     fn matches(pattern: &str, path: &str) -> bool {
         let pattern: Vec<&str> = pattern.split('/').collect();
         let names: Vec<String> = path.split('/').map(str::to_owned).collect();
@@ -337,7 +364,7 @@ mod tests {
         let worker = format!("/t/session_1/logs/worker-{id}-02000000-18388.err");
         assert_eq!(ray.name(Path::new(&worker)), "worker-18388-0c72b90f-err");
         assert_eq!(ray.name(Path::new("/t/s/raylet.out")), "raylet-out");
-        let files = Place::Files { roots: vec!["/w".into()], patterns: vec![] };
+        let files = files(&[Path::new("/w")], &[]);
         let name = files.name(Path::new("/w/outputs/é x.log"));
         assert!(name.starts_with("file---x-log-"), "{name}");
         let long = files.name(&Path::new("/w").join("y".repeat(250)));
@@ -377,7 +404,7 @@ mod tests {
         let mode = Mode::from_raw_mode(0o600);
         let fifo = inside.join("logs/c.log");
         rustix::fs::mknodat(CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        let place = Place::Files { roots: vec![inside.clone()], patterns: vec!["**".into()] };
+        let place = files(&[&inside], &["**"]);
         place.open(&inside.join("logs/a.log")).unwrap();
         for bad in ["logs/b.log", "other/a.log", "../out/a.log", "logs/c.log", "logs", ""] {
             assert!(place.open(&inside.join(bad)).is_err(), "{bad}");
