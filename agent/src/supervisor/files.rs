@@ -23,7 +23,7 @@ use super::births::Nursery;
 use super::checkpoints;
 use super::process::{self, ProcessId};
 use crate::collectors::shared;
-use crate::tail::helper::{self, Following};
+use crate::tail::remote::{self, Following};
 use gangline_common::wire::v1::Assignment;
 
 /// Largest request that a helper reads, in bytes.
@@ -61,7 +61,7 @@ pub enum Task {
     CarryOut(Vec<Operation>),
     /// Find the newest training checkpoint in a directory.
     NewestCheckpoint(PathBuf),
-    /// Follow files, for as long as there are commands (`crate::tail::helper`).
+    /// Follow files, for as long as there are commands (`crate::tail::remote`).
     Follow(Following),
     /// Write, read and remove this file, to see whether its file system works.
     TryOut(PathBuf),
@@ -248,7 +248,7 @@ pub fn helper_main() -> ExitCode {
         }
         Task::Follow(following) => {
             request.become_user()?;
-            helper::serve(following.clone()).map_err(FilesError::Helper)?;
+            remote::serve(following.clone()).map_err(FilesError::Helper)?;
             found(&None::<()>)
         }
         Task::TryOut(file) => {

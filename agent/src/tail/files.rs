@@ -1,4 +1,4 @@
-//! The files that a job's spec names, through a helper (`helper`). Whoever reads of them never waits
+//! The files that a job's spec names, through a helper (`remote`). Whoever reads of them never waits
 //! for a file system: what is not here yet is asked for and comes later.
 
 use std::collections::BTreeMap;
@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::follow::{Bytes, Entry, Seen};
-use super::helper::{Following, Link, Looked};
 use super::member::lock;
 use super::place::Place;
+use super::remote::{Following, Link, Looked};
 use crate::supervisor::Nursery;
 use crate::supervisor::process::{self, ProcessId};
 

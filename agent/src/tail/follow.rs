@@ -172,10 +172,7 @@ impl Follower {
         let copy = stream.copy_of(&self.place, listed, &known);
         let print = Fingerprint::of(&file)?;
         // A writer that does not append goes on at its old offset, behind a hole.
-        let start = match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)) {
-            Ok(start) => start,
-            Err(_) => 0,
-        };
+        let start = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap_or(0);
         let name = self.free_name(&path);
         let Some(stream) = self.streams.get_mut(index) else { return Ok(()) };
         let shown = path.display();

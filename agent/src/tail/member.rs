@@ -22,8 +22,8 @@ use tokio::time::Instant;
 
 use super::files::{self, Files, FilesScope};
 use super::follow::{Bytes, Entry, Follower, News, Seen, mark};
-use super::helper::Looked;
 use super::place::Place;
+use super::remote::Looked;
 
 /// What must survive the agent, in the member's spool.
 const RECORD_FILE: &str = "tails.json";

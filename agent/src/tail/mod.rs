@@ -8,9 +8,9 @@ mod fingerprint;
 pub mod follow;
 #[cfg(test)]
 mod follow_tests;
-pub mod helper;
 pub mod member;
 pub mod place;
+pub mod remote;
 pub mod ship;
 
 use std::collections::BTreeMap;
