@@ -27,6 +27,7 @@ use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
 use crate::metrics::NodePage;
 use crate::supervisor::RayClusters;
+use crate::tail::member::Tails;
 use crate::tail::{Acks, TailPlan};
 use crate::telemetry::{LastSent, Newest};
 
@@ -57,6 +58,8 @@ pub struct Channels {
     /// The newest word of the coordinator on conditions that an operator has ended.
     pub cleared: watch::Sender<HealthCleared>,
     pub tail: watch::Receiver<TailPlan>,
+    /// What is followed beside the logs in the plan.
+    pub tails: Tails,
     /// What the coordinator may ask about.
     pub ray: RayClusters,
     pub page: NodePage,

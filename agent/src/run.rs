@@ -33,6 +33,7 @@ use crate::lock::{LockError, StateLock};
 use crate::metrics::NodePage;
 use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
+use crate::tail::member::Tails;
 use crate::telemetry::{LastSent, Sources};
 use crate::{health, reaper, route, status, telemetry};
 
@@ -236,9 +237,11 @@ impl Agent {
         let (health, gate) = health::Watch::new(&config.state_dir, rules, health);
         let (whole, readings) = watch::channel(None);
         let supervised = supervisor_config(config, &place, readings.clone())?;
+        let tails = Tails::default();
         let supervisor = Supervisor::new(supervised, event_sender)
             .with_code(Code::new(connection_receiver))
             .with_contact(contact_time.clone())
+            .with_tails(tails.clone())
             .with_gate(gate);
         let ray = supervisor.ray_clusters();
         let (newest, samples) = watch::channel(None);
@@ -306,6 +309,7 @@ impl Agent {
             health: health_receiver,
             cleared,
             tail: tail_receiver,
+            tails,
             ray,
             page,
             status: link_status,

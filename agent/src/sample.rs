@@ -51,5 +51,7 @@ pub fn assignment(name: &str) -> Assignment {
         on_disconnect: OnDisconnect::Keep,
         auth_token: Secret("token".to_owned()),
         run_as: None,
+        log_files: Vec::new(),
+        log_bytes: None,
     }
 }

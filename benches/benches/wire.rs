@@ -161,6 +161,8 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
         on_disconnect: OnDisconnect::Fence { after_ms: 60_000 },
         auth_token: Secret("6b".repeat(32)),
         run_as: None,
+        log_files: Vec::new(),
+        log_bytes: None,
     };
     Ok(DesiredGang {
         gang: GangId::new("g-7f3k2")?,

@@ -193,6 +193,8 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         },
         auth_token: auth_token(&job.token_seed, &gang.id, gang.epoch),
         run_as: None,
+        log_files: request.log_files.clone(),
+        log_bytes: request.log_bytes.map(|bytes| bytes / u64::from(gang.ranks().max(1))),
     }
 }
 

@@ -64,6 +64,8 @@ pub fn job_request(
         job_directory: paths.job_directory,
         checkpoint_directory: paths.checkpoint_directory,
         directories: spec.tracking.directories().into_iter().map(str::to_owned).collect(),
+        log_files: spec.logs.files.clone(),
+        log_bytes: spec.logs.max_bytes,
         grace_ms: millis(spec.grace_period),
         start_timeout_ms: millis(spec.launcher.start_timeout),
         timeout_ms: spec.timeout.map(millis),

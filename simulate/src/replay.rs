@@ -577,6 +577,8 @@ fn request_of(group: &Group, nnodes: u32, gpus_per_node: u32) -> JobRequest {
         timeout_ms: group.timeout_ms,
         preemptible: false,
         min_runtime_ms: None,
+        log_files: Vec::new(),
+        log_bytes: None,
         on_disconnect: OnDisconnect::Keep { no_witness: false },
         retry: Retry::default(),
         hang: HangPolicy::default(),

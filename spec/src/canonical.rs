@@ -9,6 +9,7 @@ use crate::code::{CodeSource, CodeSpec};
 use crate::disconnect::OnDisconnect;
 use crate::hang::{DEFAULT_HANG_AFTER, DEFAULT_WARN_AFTER, Hang, HangAction};
 use crate::job::{Checkpoint, Entrypoint, JobSpec, Kind, Launcher, Resources};
+use crate::logs::Logs;
 use crate::priority::Priority;
 use crate::queue::Queue;
 use crate::retry::LogPolicy;
@@ -53,6 +54,7 @@ impl JobSpec {
         top.put("kind", Some(json!(self.kind.word())));
         top.put("labels", not_empty(json!(self.labels)));
         top.put("launcher", Some(self.launcher.canonical()));
+        top.put("logs", self.logs.canonical());
         top.put("name", self.name.as_ref().map(|v| json!(v)));
         top.put("on_disconnect", self.on_disconnect.canonical());
         top.put("project", self.project.as_ref().map(|v| json!(v)));
@@ -131,6 +133,15 @@ impl Checkpoint {
         out.put("dir", self.dir.as_ref().map(|v| json!(v)));
         out.put("every", self.every.map(|v| json!(v)));
         out.put("keep", self.keep.map(|v| json!(v)));
+        out.finish_not_empty()
+    }
+}
+
+impl Logs {
+    fn canonical(&self) -> Option<Value> {
+        let mut out = Object::default();
+        out.put("files", not_empty(json!(self.files)));
+        out.put("max_bytes", self.max_bytes.map(|bytes| json!(units::write_size(bytes))));
         out.finish_not_empty()
     }
 }

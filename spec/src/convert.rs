@@ -8,6 +8,7 @@ use crate::error::{Code, Problems, quoted};
 use crate::fields;
 use crate::hang::{DEFAULT_HANG_AFTER, DEFAULT_WARN_AFTER, Hang, HangAction};
 use crate::job::{Checkpoint, JobSpec, Kind, Launcher, Resources};
+use crate::logs::Logs;
 use crate::nodes::Topology;
 use crate::queue::Queue;
 use crate::reader::Reader;
@@ -92,6 +93,9 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     spec.reward = reward.and_then(|reward| read_reward(&reward, out));
     if let Some(secrets) = top.get("secrets").and_then(|cell| cell.texts(out)) {
         spec.secrets = secrets;
+    }
+    if let Some(logs) = top.section("logs", &fields::LOGS, out) {
+        spec.logs = Logs::read(&logs, out);
     }
     read_idle_stop(&top, &mut spec, out);
     let launcher_given = launcher.is_some_and(|launcher| launcher.has("type"));

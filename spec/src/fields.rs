@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 
 use crate::suggest::{nearest, plain_form};
 pub(crate) use crate::table::{
-    ARGUMENT, BACKOFF, CHECKPOINT, CODE, HANG, LAUNCHER, LOG_POLICY, MLFLOW, ON_DISCONNECT, QUEUE,
-    RESOURCES, RETRY, REWARD, SECTIONS, TOP, TRACKING, WANDB,
+    ARGUMENT, BACKOFF, CHECKPOINT, CODE, HANG, LAUNCHER, LOG_POLICY, LOGS, MLFLOW, ON_DISCONNECT,
+    QUEUE, RESOURCES, RETRY, REWARD, SECTIONS, TOP, TRACKING, WANDB,
 };
 
 /// Whether a field does anything in this version.

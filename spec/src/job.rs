@@ -8,6 +8,7 @@ use crate::code::{CodeSpec, Reward};
 use crate::disconnect::OnDisconnect;
 use crate::error::{Code, Problems, SpecErrors};
 use crate::hang::Hang;
+use crate::logs::Logs;
 use crate::nodes::Topology;
 use crate::queue::Queue;
 use crate::retry::{LogPolicy, Retry};
@@ -78,6 +79,8 @@ pub struct JobSpec {
     pub reward: Option<Reward>,
     /// Names of secrets of the project that the entrypoint gets as environment.
     pub secrets: Vec<String>,
+    /// What is kept as its logs.
+    pub logs: Logs,
 }
 
 /// What a spec describes.
@@ -334,6 +337,7 @@ impl JobSpec {
             code: None,
             reward: None,
             secrets: Vec::new(),
+            logs: Logs::default(),
         }
     }
 

@@ -31,6 +31,7 @@ mod fields;
 mod hang;
 mod import;
 mod job;
+mod logs;
 mod nodes;
 mod overrides;
 mod priority;
@@ -62,6 +63,7 @@ pub use job::{
     CHECKPOINT_VARIABLES, Checkpoint, DEFAULT_GRACE_PERIOD, DEFAULT_START_TIMEOUT, Entrypoint,
     Expansion, JobSpec, Kind, Launcher, LauncherKind, Resources, resolve_env,
 };
+pub use logs::Logs;
 pub use nodes::Topology;
 pub use overrides::MAX_OVERRIDES;
 pub use priority::Priority;

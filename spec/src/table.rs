@@ -123,7 +123,7 @@ pub(crate) static TOP: Section = Section {
         )
         .default("\"fence\""),
         later("hold_on_failure"),
-        later("logs"),
+        built("logs", Shape::Section(&LOGS), "Which files are logs, and how much is kept."),
         built("reward", Shape::Section(&REWARD), "The reward function of an RL job."),
         instead("python", "call the interpreter by its path in `run`"),
         later("compat_env"),
@@ -437,6 +437,22 @@ pub(crate) static REWARD: Section = Section {
     ],
 };
 
+pub(crate) static LOGS: Section = Section {
+    name: "logs",
+    fields: &[
+        built(
+            "files",
+            Shape::List(&Shape::Text),
+            "Patterns of further files, below the working directory or the job's directory.",
+        ),
+        built(
+            "max_bytes",
+            Shape::Size,
+            "Most bytes of all its logs, in equal parts for its nodes; when absent, 16 GiB a node.",
+        ),
+    ],
+};
+
 /// An argument of a recorded expansion in which variables are filled in.
 pub(crate) static ARGUMENT: Section = Section {
     name: "expansion.fill",
@@ -445,7 +461,7 @@ pub(crate) static ARGUMENT: Section = Section {
     ],
 };
 
-pub(crate) static SECTIONS: [&Section; 16] = [
+pub(crate) static SECTIONS: [&Section; 17] = [
     &TOP,
     &RESOURCES,
     &LAUNCHER,
@@ -461,5 +477,6 @@ pub(crate) static SECTIONS: [&Section; 16] = [
     &ON_DISCONNECT,
     &CODE,
     &REWARD,
+    &LOGS,
     &ARGUMENT,
 ];

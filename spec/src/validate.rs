@@ -119,6 +119,7 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
         check_reward_path(spec, reward, out);
     }
     check_secrets(spec, out);
+    spec.logs.check(spec.cluster.is_some(), out);
 }
 
 fn check_queue(queue: &Queue, out: &mut Problems) {

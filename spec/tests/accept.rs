@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gangline_spec::{
     Backoff, Checkpoint, Entrypoint, Hang, HangAction, JobSpec, Kind, Launcher, LauncherKind,
-    LogAction, LogPolicy, MAX_SPEC_BYTES, Mlflow, OnDisconnect, Queue, Resources, Retry,
+    LogAction, LogPolicy, Logs, MAX_SPEC_BYTES, Mlflow, OnDisconnect, Queue, Resources, Retry,
     RetryEvent, Tracking, Wandb, WandbMode, parse, parse_resolved, parse_with_overrides,
     resolve_env,
 };
@@ -136,6 +136,7 @@ fn every_field_arrives() {
         code: None,
         reward: None,
         secrets: Vec::new(),
+        logs: Logs::default(),
     };
     assert_eq!(parse(EVERY_FIELD), Ok(expected));
 }
@@ -291,6 +292,29 @@ fn a_spec_of_the_largest_size_is_read() {
     assert!(parse(&source).is_ok());
     let errors = parse(&format!("{source}x")).unwrap_err();
     assert_eq!(errors.errors[0].code, "E0106");
+}
+
+#[test]
+fn logs_are_patterns_below_the_job() {
+    let spec =
+        parse("run: x\nlogs: {files: ['outputs/**/*.log', a.txt], max_bytes: 2GiB}").unwrap();
+    assert_eq!(spec.logs.files, ["outputs/**/*.log", "a.txt"]);
+    assert_eq!(spec.logs.max_bytes, Some(2 << 30));
+    let json = spec.canonical_json();
+    let expected = r#""logs":{"files":["outputs/**/*.log","a.txt"],"max_bytes":"2GiB"}"#;
+    assert!(json.contains(expected), "{json}");
+    assert_eq!(parse_resolved(&json).unwrap(), spec);
+    for (text, code, pointer) in [
+        ("run: x\nlogs: {files: a.log}", "E0103", "/logs/files"),
+        ("run: x\nlogs: {files: [/var/log/x]}", "E0103", "/logs/files/0"),
+        ("run: x\nlogs: {files: [a.log, ../b.log]}", "E0103", "/logs/files/1"),
+        ("run: x\nlogs: {files: ['']}", "E0103", "/logs/files/0"),
+        ("run: x\nlogs: {max_bytes: 1KiB}", "E0103", "/logs/max_bytes"),
+        ("run: x\ncluster: dev\nlogs: {files: [a.log]}", "E0107", "/logs"),
+    ] {
+        let errors = parse(text).unwrap_err().errors;
+        assert_eq!((errors[0].code, errors[0].pointer.as_str()), (code, pointer), "{text}");
+    }
 }
 
 #[test]

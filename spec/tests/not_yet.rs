@@ -17,7 +17,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("notify", "notify: {on_events: [failed], to: ['webhook:team-rl']}", "/notify"),
     ("ports", "ports: [{name: tb, port: 6006}]", "/ports"),
     ("hold_on_failure", "hold_on_failure: 2h", "/hold_on_failure"),
-    ("logs", "logs: {files: [a.log]}", "/logs"),
     ("python", "python: /usr/bin/python3", "/python"),
     ("compat_env", "compat_env: [slurm]", "/compat_env"),
     ("groups", "groups: [{name: head}]", "/groups"),

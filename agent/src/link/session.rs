@@ -275,8 +275,8 @@ impl Link {
         let logs = async {
             // A time-out is as good: see `OFFSETS_WAIT`.
             let _ = tokio::time::timeout(OFFSETS_WAIT, settled.wait_for(|settled| *settled)).await;
-            ship_all(connection, self.channels.tail.clone(), &self.acks, &self.channels.driver)
-                .await;
+            let super::Channels { tail, tails, driver, .. } = &self.channels;
+            ship_all(connection, tail.clone(), &self.acks, tails, driver).await;
         };
         let samples =
             telemetry::ship(connection, self.channels.samples.clone(), &self.channels.last_sent);

@@ -23,6 +23,7 @@ use crate::metrics::Options;
 use crate::sample::{assignment, epoch, gang, generation};
 use crate::supervisor::{LogSource, RayClusters};
 use crate::tail::TailMember;
+use crate::tail::member::Tails;
 use crate::telemetry::Numbered;
 
 /// An agent without anything but its link; the test is its driver.
@@ -87,6 +88,7 @@ impl Agent {
             health: health_receiver,
             cleared,
             tail: tail_receiver,
+            tails: Tails::default(),
             ray: RayClusters::default(),
             page: page(&inventory),
             status,
@@ -420,6 +422,7 @@ async fn another_version_is_asked_slowly() {
             health: watch::channel(None).1,
             cleared: watch::channel(HealthCleared::default()).0,
             tail: tail.subscribe(),
+            tails: Tails::default(),
             ray: RayClusters::default(),
             page: page(inventory),
             status: watch::channel(LinkStatus::default()).0,

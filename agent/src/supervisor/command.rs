@@ -115,7 +115,8 @@ fn log_copy(plan: &MemberPlan) -> Option<LogCopy> {
     Some(LogCopy { directory, member, run_as: assignment.run_as })
 }
 
-fn working_directory(plan: &MemberPlan, places: &Places) -> PathBuf {
+/// Where a member starts.
+pub fn working_directory(plan: &MemberPlan, places: &Places) -> PathBuf {
     match (&plan.assignment.workdir, plan.key.member) {
         // The head runs no code of the job, and its node may not have the directory at all.
         (Some(directory), MemberId::Rank(_)) => PathBuf::from(directory),

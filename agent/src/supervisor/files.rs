@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,6 +23,7 @@ use super::births::Nursery;
 use super::checkpoints;
 use super::process::{self, ProcessId};
 use crate::collectors::shared;
+use crate::tail::remote::{self, Following};
 use gangline_common::wire::v1::Assignment;
 
 /// Largest request that a helper reads, in bytes.
@@ -60,6 +61,8 @@ pub enum Task {
     CarryOut(Vec<Operation>),
     /// Find the newest training checkpoint in a directory.
     NewestCheckpoint(PathBuf),
+    /// Follow files, for as long as there are commands (`crate::tail::remote`).
+    Follow(Following),
     /// Write, read and remove this file, to see whether its file system works.
     TryOut(PathBuf),
 }
@@ -243,6 +246,11 @@ pub fn helper_main() -> ExitCode {
             request.become_user()?;
             found(&checkpoints::newest(directory).map_err(io_error("look into", directory))?)
         }
+        Task::Follow(following) => {
+            request.become_user()?;
+            remote::serve(following.clone()).map_err(FilesError::Helper)?;
+            found(&None::<()>)
+        }
         Task::TryOut(file) => {
             request.become_user()?;
             found(&Some(shared::try_out(file)))
@@ -267,7 +275,9 @@ fn found(answer: &impl Serialize) -> Result<String, FilesError> {
 
 fn read_request() -> Result<Request, FilesError> {
     let mut text = Vec::new();
-    io::stdin().take(REQUEST_BYTES).read_to_end(&mut text).map_err(FilesError::Helper)?;
+    // One line, or all there is: what follows it is for the task.
+    let mut input = io::stdin().lock().take(REQUEST_BYTES);
+    input.read_until(b'\n', &mut text).map_err(FilesError::Helper)?;
     serde_json::from_slice(&text).map_err(|error| FilesError::Helper(error.into()))
 }
 
@@ -338,6 +348,7 @@ impl Request {
         let operations = match &self.task {
             Task::CarryOut(operations) => operations,
             Task::NewestCheckpoint(path) | Task::TryOut(path) => return path.clone(),
+            Task::Follow(_) => return PathBuf::new(),
         };
         match operations.first() {
             Some(Operation::MakeDirectory { path } | Operation::WriteNew { path, .. }) => {

@@ -71,6 +71,8 @@ fn plan(launcher: Launcher, member: MemberId) -> MemberPlan {
         on_disconnect: OnDisconnect::Fence { after_ms: 60_000 },
         auth_token: Secret("sesame".to_owned()),
         run_as: None,
+        log_files: Vec::new(),
+        log_bytes: None,
     };
     let key =
         MemberKey { gang: GangId::new("g-1").unwrap(), epoch: Epoch { era: 1, n: 1 }, member };

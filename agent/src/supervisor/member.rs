@@ -33,6 +33,7 @@ use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
 use crate::shim::protocol::{Push, SPOKEN, VERSION};
 use crate::shim::record::{ExitRecord, How};
+use crate::tail::member::MemberTail;
 
 /// A member whose main process has not begun by then never will: its file operations hang.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -61,6 +62,7 @@ pub struct Member {
     pub assignment: watch::Receiver<Arc<Assignment>>,
     pub contact: ContactTime,
     gate: Option<Gate>,
+    tail: Arc<MemberTail>,
     pub over: Arc<AtomicBool>,
     progress: Progress,
 }
@@ -73,6 +75,8 @@ pub struct Reins {
     pub contact: ContactTime,
     /// Asked before the start.
     pub gate: Option<Gate>,
+    /// What is followed of its logs.
+    pub tail: Arc<MemberTail>,
     /// Set before the end is reported: no byte is added to any log any more.
     pub over: Arc<AtomicBool>,
 }
@@ -145,7 +149,7 @@ impl Member {
         (nursery, code): (Arc<Nursery>, Code),
         ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
-        Reins { stop, assignment, contact, gate, over }: Reins,
+        Reins { stop, assignment, contact, gate, tail, over }: Reins,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
         Member {
@@ -160,6 +164,7 @@ impl Member {
             assignment,
             contact,
             gate,
+            tail,
             over,
             progress: Progress::default(),
         }
@@ -473,8 +478,9 @@ impl Member {
             false => self.sweep_orphans(&record.survivors).await,
         };
         let spool = Arc::clone(&self.spool);
-        let key = self.plan.key.clone();
+        let (key, tail) = (self.plan.key.clone(), Arc::clone(&self.tail));
         let last_output = blocking(move || {
+            tail.keep();
             if let Err(error) = spool.keep_driver_logs() {
                 tracing::warn!(%key, %error, "a log of a Ray driver was not kept");
             }

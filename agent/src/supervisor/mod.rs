@@ -14,6 +14,7 @@ pub mod files;
 #[cfg(test)]
 mod fixtures;
 mod guests;
+mod log_scope;
 mod member;
 mod orphans;
 mod ports;
@@ -48,6 +49,7 @@ use crate::code::Code;
 use crate::collectors::NewestReadings;
 use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
+use crate::tail::member::Tails;
 
 use self::member::{Member, Reins};
 pub use self::ray_state::RayClusters;
@@ -163,6 +165,7 @@ pub struct Supervisor {
     archive: Archive,
     ray: RayClusters,
     shared_root: watch::Sender<Option<PathBuf>>,
+    tails: Tails,
 }
 
 impl Supervisor {
@@ -187,6 +190,7 @@ impl Supervisor {
             archive,
             ray,
             shared_root,
+            tails: Tails::default(),
         }
     }
 
@@ -219,6 +223,13 @@ impl Supervisor {
         self
     }
 
+    /// Follows the logs of members in `tails`, where others read them.
+    #[must_use]
+    pub fn with_tails(mut self, tails: Tails) -> Self {
+        self.tails = tails;
+        self
+    }
+
     /// Members start only when the node is found fit.
     #[must_use]
     pub fn with_gate(mut self, gate: Gate) -> Self {
@@ -246,6 +257,8 @@ impl Supervisor {
             self.shared_root.send_replace(Some(root));
         }
         let spool = Spool::of(&plan, &self.config);
+        let scope = log_scope::of(&plan, &spool, &self.nursery);
+        let tail = self.tails.add(&key, scope);
         let (stop, stop_receiver) = watch::channel(None);
         let (assignment, newest) = watch::channel(Arc::clone(&plan.assignment));
         let over = Arc::new(AtomicBool::new(false));
@@ -260,6 +273,7 @@ impl Supervisor {
                 assignment: newest,
                 contact: self.contact.clone(),
                 gate: self.gate.clone(),
+                tail,
                 over: Arc::clone(&over),
             },
         );
@@ -310,6 +324,7 @@ impl Supervisor {
         spool.remove_temp().map_err(error)?;
         self.archive.take(&spool.directory)?;
         self.members.remove(key);
+        self.tails.remove(key);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use super::process::ProcessId;
 use super::{MemberPlan, SupervisorConfig};
 use crate::shim::record::{ExitRecord, Launch, RecordError};
 use crate::shim::{EXIT_FILE, LAUNCH_FILE, OUTPUT_FILE, PID_FILE};
+use crate::tail::place::session_directory;
 
 const TOKEN_FILE: &str = "auth_token";
 /// Most logs of Ray drivers that are kept per member.
@@ -168,12 +169,8 @@ impl Spool {
         }
     }
 
-    /// Ray's session directory. Only the name of the link's target is used, so that the link
-    /// cannot lead anywhere else.
     fn session_directory(&self) -> Option<PathBuf> {
-        let target = fs::read_link(self.places.temp.join("session_latest")).ok()?;
-        let name = target.file_name()?.to_str()?;
-        name.starts_with("session_").then(|| self.places.temp.join(name))
+        session_directory(&self.places.temp)
     }
 
     /// Name of Ray's session, by which the head's API is known to be our own.

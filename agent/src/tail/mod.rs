@@ -3,6 +3,14 @@
 //! Logs are never dropped and never buffered: bytes stay in the file until the stream takes them,
 //! and the file stays until the coordinator has acknowledged its last byte.
 
+pub mod files;
+mod fingerprint;
+pub mod follow;
+#[cfg(test)]
+mod follow_tests;
+pub mod member;
+pub mod place;
+pub mod remote;
 pub mod ship;
 
 use std::collections::BTreeMap;
@@ -15,7 +23,7 @@ use tokio::sync::watch;
 use crate::supervisor::LogSource;
 
 /// Most files of one member whose offset is kept: more than a supervisor ever lists.
-const MAX_FILES: usize = 128;
+const MAX_FILES: usize = 2048;
 
 /// Everything that is to be followed now: a new value replaces the one before it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -152,7 +160,7 @@ mod tests {
         let (sender, receiver) = watch::channel(plan(std::slice::from_ref(&known)));
         let acks = Acks::new(receiver);
         acks.note(ack(&key("stranger", 1, 0), "output", 10));
-        for n in 0..1000 {
+        for n in 0..MAX_FILES + 1000 {
             acks.note(ack(&known, &format!("file-{n}"), 1));
         }
         assert_eq!(acks.lock().len(), 1);

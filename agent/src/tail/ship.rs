@@ -1,6 +1,7 @@
 //! Shipping logs: one stream per incarnation of a gang, and on it chunks of its members' files
 //! from the acknowledged offset on. At most one chunk is in memory per stream; a slow coordinator
-//! simply makes the tail stop reading.
+//! simply makes the tail stop reading. What is over a member's budget is cut, and its last line says
+//! so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -15,6 +16,8 @@ use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::follow::{Bytes, Seen};
+use super::member::{Cut, MemberTail, NOTES, Tails};
 use super::{Acks, TailPlan};
 use crate::driver::Input;
 use crate::supervisor::LogSource;
@@ -29,6 +32,7 @@ pub async fn ship_all(
     connection: &Connection,
     mut plan: watch::Receiver<TailPlan>,
     acks: &Acks,
+    tails: &Tails,
     driver: &mpsc::Sender<Input>,
 ) {
     // Dropped with this future, which ends every stream of the session.
@@ -43,6 +47,7 @@ pub async fn ship_all(
                     epoch: incarnation.1,
                     plan: plan.clone(),
                     acks: acks.clone(),
+                    tails: tails.clone(),
                     driver: driver.clone(),
                     cursors: BTreeMap::new(),
                 };
@@ -74,6 +79,8 @@ struct Cursor {
     truncated: bool,
     /// An error was logged; it is not repeated on every poll.
     complained: bool,
+    /// What the followers were told.
+    acknowledged: u64,
 }
 
 /// Ships the members of one incarnation.
@@ -82,8 +89,70 @@ struct Shipper {
     epoch: Epoch,
     plan: watch::Receiver<TailPlan>,
     acks: Acks,
+    tails: Tails,
     driver: mpsc::Sender<Input>,
     cursors: BTreeMap<(MemberKey, String), Cursor>,
+}
+
+/// Where the bytes of one log come from.
+enum Origin<'a> {
+    /// A file that is written by one process and by nobody else touched.
+    File(LogSource),
+    Followed(&'a MemberTail, Seen),
+}
+
+impl Origin<'_> {
+    fn file(&self) -> &str {
+        match self {
+            Origin::File(source) => &source.file,
+            Origin::Followed(_, seen) => &seen.name,
+        }
+    }
+
+    /// Bytes from `offset` on, at most one chunk, and how much is left to be read.
+    async fn read(&self, offset: u64) -> io::Result<(Bytes, State)> {
+        match self {
+            Origin::File(source) => {
+                let look = read_at(source.path.clone(), offset).await?;
+                let gone = look.length < offset;
+                let bytes = if gone { Bytes::Gone } else { Bytes::Some(look.bytes) };
+                Ok((bytes, State { length: look.length, complete: source.complete }))
+            }
+            Origin::Followed(tail, seen) => {
+                let state = State { length: seen.length, complete: seen.ended };
+                if offset >= seen.length {
+                    return Ok((Bytes::Some(Vec::new()), state));
+                }
+                Ok((tail.read(&seen.name, offset, LOG_CHUNK_BYTES).await?, state))
+            }
+        }
+    }
+}
+
+/// One log, when its turn comes.
+struct Log<'a> {
+    key: &'a MemberKey,
+    tail: Option<&'a MemberTail>,
+    origin: Origin<'a>,
+    /// Bytes of the member's budget that are used.
+    used: u64,
+}
+
+/// What a turn came to.
+enum Shipped {
+    /// So many bytes were sent, and there may be more.
+    Bytes(u64),
+    Nothing {
+        /// It is complete, and acknowledged to its end.
+        complete: bool,
+    },
+}
+
+/// What is known of a log at a look.
+struct State {
+    length: u64,
+    /// No byte will be added.
+    complete: bool,
 }
 
 /// One look at one file.
@@ -109,6 +178,7 @@ impl Shipper {
     async fn ship(&mut self, connection: &Connection) -> Result<(), TransportError> {
         let mut stream: Option<FrameSender> = None;
         let mut acknowledged = self.acks.subscribe();
+        let mut grown = self.tails.subscribe();
         loop {
             let members = self.plan.borrow_and_update().of(&self.gang, self.epoch);
             if members.is_empty() {
@@ -119,12 +189,29 @@ impl Shipper {
             }
             let mut more = false;
             for (key, member) in members {
-                let mut complete = member.ended;
-                for source in &member.sources {
-                    let (sent, done) =
-                        self.ship_source(connection, &mut stream, &key, source).await?;
-                    more |= sent;
-                    complete &= done;
+                let tail = self.tails.get(&key);
+                // Asked before the streams are: none is added afterwards.
+                let settled = tail.as_ref().is_none_or(|tail| tail.is_settled());
+                let mut complete = member.ended && settled;
+                let mut used = self.used(&key);
+                let mut origins: Vec<Origin> =
+                    member.sources.into_iter().map(Origin::File).collect();
+                if let Some(tail) = &tail {
+                    let path = tail.notes();
+                    let notes = LogSource { file: NOTES.to_owned(), path, complete: settled };
+                    origins.push(Origin::File(notes));
+                    let seen = tail.seen().into_iter();
+                    origins.extend(seen.map(|seen| Origin::Followed(tail, seen)));
+                }
+                for origin in origins {
+                    let log = Log { key: &key, tail: tail.as_deref(), origin, used };
+                    match self.ship_one(connection, &mut stream, log).await? {
+                        Shipped::Bytes(count) => {
+                            (more, complete) = (true, false);
+                            used = used.saturating_add(count);
+                        }
+                        Shipped::Nothing { complete: done } => complete &= done,
+                    }
                 }
                 if complete && self.driver.send(Input::LogsComplete(key)).await.is_err() {
                     return Ok(());
@@ -137,49 +224,71 @@ impl Shipper {
                 () = tokio::time::sleep(POLL) => {}
                 _ = self.plan.changed() => {}
                 _ = acknowledged.changed() => {}
+                _ = grown.changed() => {}
             }
         }
     }
 
-    /// Sends at most one chunk of a file. Returns whether it sent one, and whether the file is
-    /// complete and acknowledged to its end.
-    async fn ship_source(
+    /// Sends at most one chunk of a log.
+    async fn ship_one(
         &mut self,
         connection: &Connection,
         stream: &mut Option<FrameSender>,
-        key: &MemberKey,
-        source: &LogSource,
-    ) -> Result<(bool, bool), TransportError> {
-        let acknowledged = self.acks.offset(key, &source.file);
-        let cursor = self.cursors.entry((key.clone(), source.file.clone())).or_default();
+        Log { key, tail, origin, used }: Log<'_>,
+    ) -> Result<Shipped, TransportError> {
+        let file = origin.file().to_owned();
+        let acknowledged = self.acks.offset(key, &file);
+        let cursor = self.cursors.entry((key.clone(), file.clone())).or_default();
         cursor.sent = cursor.sent.max(acknowledged);
         if cursor.truncated {
-            return Ok((false, source.complete));
-        }
-        let look = match read_at(source.path.clone(), cursor.sent).await {
-            Ok(look) => look,
-            Err(error) => {
-                if !std::mem::replace(&mut cursor.complained, true) {
-                    let path = source.path.display();
-                    tracing::warn!(%key, %path, %error, "cannot read a log; it is tried again");
-                }
-                return Ok((false, false));
-            }
-        };
-        if look.length < cursor.sent {
-            let (length, sent) = (look.length, cursor.sent);
-            let path = source.path.display();
-            tracing::warn!(%key, %path, length, sent, "a log became shorter; it ends here");
-            cursor.truncated = true;
-            return Ok((false, source.complete));
-        }
-        if look.bytes.is_empty() {
-            return Ok((false, source.complete && acknowledged >= look.length));
+            return Ok(Shipped::Nothing { complete: true });
         }
         let offset = cursor.sent;
-        cursor.sent += look.bytes.len() as u64;
-        let (key, file) = (key.clone(), source.file.clone());
-        let chunk = LogChunk { key, file, offset, bytes: look.bytes };
+        if let Some(tail) = tail.filter(|_| cursor.acknowledged != acknowledged) {
+            cursor.acknowledged = acknowledged;
+            tail.acknowledge(&file, acknowledged);
+        }
+        let cut = tail.and_then(|tail| tail.cut_of(&file));
+        let rest = cut.as_ref().and_then(|cut| cut_from(cut, offset));
+        let (mut bytes, complete) = match rest {
+            Some(rest) => (rest, cut.as_ref().is_some_and(|cut| acknowledged >= cut.end())),
+            None => match origin.read(offset).await {
+                Ok((Bytes::Some(bytes), state)) => {
+                    (bytes, state.complete && acknowledged >= state.length)
+                }
+                Ok((Bytes::Gone, state)) => {
+                    let complete = self.lose(key, tail, &origin, state).await;
+                    return Ok(Shipped::Nothing { complete });
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut cursor.complained, true) {
+                        tracing::warn!(%key, file, %error, "cannot read a log; it is tried again");
+                    }
+                    return Ok(Shipped::Nothing { complete: false });
+                }
+            },
+        };
+        if bytes.is_empty() {
+            return Ok(Shipped::Nothing { complete });
+        }
+        if let Some(tail) = tail.filter(|_| cut.is_none()) {
+            let budget = share(tail.budget(), &origin);
+            let room = budget.saturating_sub(used);
+            if (bytes.len() as u64) > room {
+                if offset == 0 {
+                    // Of a log that would begin here nothing is kept, nor is it said in each.
+                    return Ok(Shipped::Nothing { complete: true });
+                }
+                let why = format!("the rest is left out: the logs here are over {budget} bytes");
+                tail.cut(&file, offset, &why).await;
+                return Ok(Shipped::Bytes(0));
+            }
+        } else if let Some(cut) = cut.filter(|cut| offset < cut.at) {
+            bytes.truncate(usize::try_from(cut.at - offset).unwrap_or(usize::MAX));
+        }
+        let count = bytes.len() as u64;
+        cursor.sent += count;
+        let chunk = LogChunk { key: key.clone(), file, offset, bytes };
         let frame = chunk.to_frame()?;
         if stream.is_none() {
             *stream = Some(connection.open_uni(StreamKind::Log).await?);
@@ -187,7 +296,55 @@ impl Shipper {
         if let Some(stream) = stream {
             stream.send(&frame).await?;
         }
-        Ok((true, false))
+        Ok(Shipped::Bytes(count))
+    }
+
+    /// Bytes of a member's logs up to where their shipping stands.
+    fn used(&self, key: &MemberKey) -> u64 {
+        let from = (key.clone(), String::new());
+        let own = self.cursors.range(from..).take_while(|((of, _), _)| of == key);
+        own.map(|(_, cursor)| cursor.sent).fold(0, u64::saturating_add)
+    }
+
+    /// Ends a log of which further bytes cannot be read any more. Returns whether nothing is left to
+    /// be done for it.
+    async fn lose(
+        &mut self,
+        key: &MemberKey,
+        tail: Option<&MemberTail>,
+        origin: &Origin<'_>,
+        state: State,
+    ) -> bool {
+        let file = origin.file().to_owned();
+        let cursor = self.cursors.entry((key.clone(), file.clone())).or_default();
+        let (length, sent) = (state.length, cursor.sent);
+        match tail {
+            // Nothing of it was ever read: there is no log to say it in.
+            Some(tail) if sent > 0 && matches!(origin, Origin::Followed(..)) => {
+                tail.cut(&file, sent, "what followed cannot be read any more").await;
+                false
+            }
+            _ => {
+                tracing::warn!(%key, file, length, sent, "a log became shorter; it ends here");
+                cursor.truncated = true;
+                state.complete
+            }
+        }
+    }
+}
+
+/// What a stream that was cut has from `offset` on, if that is behind the cut.
+fn cut_from(cut: &Cut, offset: u64) -> Option<Vec<u8>> {
+    let within = usize::try_from(offset.checked_sub(cut.at)?).unwrap_or(usize::MAX);
+    Some(cut.line.as_bytes().get(within..).unwrap_or_default().to_vec())
+}
+
+/// How much of a member's budget may be used when a log of this origin is read: what its own process
+/// and its Ray driver say comes first.
+fn share(budget: u64, origin: &Origin<'_>) -> u64 {
+    match origin {
+        Origin::File(_) => budget,
+        Origin::Followed(..) => budget / 4 * 3,
     }
 }
 

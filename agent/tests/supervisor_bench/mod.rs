@@ -228,6 +228,8 @@ pub fn command<const N: usize>(argv: [&str; N]) -> MemberPlan {
         on_disconnect: OnDisconnect::Keep,
         auth_token: Secret(String::new()),
         run_as: None,
+        log_files: Vec::new(),
+        log_bytes: None,
     };
     let member = MemberAssignment {
         member: MemberId::Rank(0),

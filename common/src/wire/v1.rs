@@ -409,6 +409,10 @@ pub struct Assignment {
     pub auth_token: Secret,
     /// User and group of the member's processes; the agent's own when absent.
     pub run_as: Option<(u32, u32)>,
+    /// Patterns of further files that are logs, below `workdir` or `job_directory`.
+    pub log_files: Vec<String>,
+    /// Most bytes of the logs of each member; the agent's default when absent.
+    pub log_bytes: Option<u64>,
 }
 
 /// What the members of a node do when it has no contact with the coordinator. Contact is the send

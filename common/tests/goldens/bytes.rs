@@ -378,7 +378,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000001ad ; DesiredGang, 429 bytes
+    21 000001c5 ; DesiredGang, 453 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -492,10 +492,12 @@ pub const DESIRED_GANG_RAY: &str = "
     05 74306b656e ; auth_token `t0ken`
     01 ; run_as present
     fbe803 ;  uid 1000
-    64 ;  gid 100";
+    64 ;  gid 100
+    01 10 6f7574707574732f2a2a2f2a2e6c6f67 ; log_files: `outputs/**/*.log`
+    01 fc00000040 ; log_bytes 1073741824";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 00000050 ; DesiredGang, 80 bytes
+    21 00000052 ; DesiredGang, 82 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -526,7 +528,9 @@ pub const DESIRED_GANG_COMMAND: &str = "
     fdffffffffffffffff ; start_timeout_ms 18446744073709551615
     02 fb1027 ; on_disconnect StopAfter, after_ms 10000
     00 ; auth_token ``
-    00 ; run_as absent";
+    00 ; run_as absent
+    00 ; log_files: 0
+    00 ; log_bytes absent";
 
 pub const DESIRED_GANG_STOP: &str = "
     21 0000000f ; DesiredGang, 15 bytes

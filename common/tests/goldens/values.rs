@@ -431,6 +431,8 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         on_disconnect: OnDisconnect::Fence { after_ms: 60_000 },
         auth_token: Secret("t0ken".into()),
         run_as: Some((1000, 100)),
+        log_files: vec!["outputs/**/*.log".into()],
+        log_bytes: Some(1 << 30),
     };
     desired_gang(1, Order::Run(Box::new(assignment)))
 }
@@ -463,6 +465,8 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         on_disconnect: OnDisconnect::StopAfter { after_ms: 10_000 },
         auth_token: Secret(String::new()),
         run_as: None,
+        log_files: Vec::new(),
+        log_bytes: None,
     };
     desired_gang(1, Order::Run(Box::new(assignment)))
 }

@@ -358,14 +358,16 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         any::<u64>().prop_map(|after_ms| OnDisconnect::Fence { after_ms }),
         any::<u64>().prop_map(|after_ms| OnDisconnect::StopAfter { after_ms }),
     ];
-    let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()));
+    let logs = (texts(), of(any::<u64>()));
+    let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()), logs);
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
         let (members, (entrypoints, guests), argv, env) = parts;
         let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
             places;
-        let ([grace_ms, start_timeout_ms], on_disconnect, auth_token, run_as) = rest;
+        let (times, on_disconnect, auth_token, run_as, (log_files, log_bytes)) = rest;
+        let [grace_ms, start_timeout_ms] = times;
         Assignment {
             job,
             attempt,
@@ -393,6 +395,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             on_disconnect,
             auth_token: Secret(auth_token),
             run_as,
+            log_files,
+            log_bytes,
         }
     })
 }

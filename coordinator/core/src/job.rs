@@ -65,6 +65,10 @@ pub struct JobRequest {
     pub checkpoint_directory: Option<String>,
     /// Further directories below `job_directory` that the job needs, by name.
     pub directories: Vec<String>,
+    /// Patterns of further files that are its logs.
+    pub log_files: Vec<String>,
+    /// Most bytes of all its logs; `None` for what agents keep by default.
+    pub log_bytes: Option<u64>,
     pub grace_ms: u64,
     pub start_timeout_ms: u64,
     /// Longest time in the state RUNNING; what the job then has is its grace period.

@@ -251,6 +251,8 @@ fn plain_request() -> JobRequest {
         job_directory: None,
         checkpoint_directory: None,
         directories: Vec::new(),
+        log_files: Vec::new(),
+        log_bytes: None,
         on_disconnect: OnDisconnect::Keep { no_witness: false },
         hang: HangPolicy::default(),
         grace_ms: 0,
