@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gangline_common::ids::{Epoch, GangId, MemberKey};
+use gangline_common::time::Timestamp;
 use gangline_common::transport::{Connection, FrameSender, StreamKind, TransportError};
 use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
 use tokio::sync::{mpsc, watch};
@@ -179,7 +180,8 @@ impl Shipper {
         let offset = cursor.sent;
         cursor.sent += look.bytes.len() as u64;
         let (key, file) = (key.clone(), source.file.clone());
-        let chunk = LogChunk { key, file, offset, bytes: look.bytes };
+        let read_ms = Timestamp::now().wall_ms;
+        let chunk = LogChunk { key, file, offset, bytes: look.bytes, read_ms };
         let frame = chunk.to_frame()?;
         if stream.is_none() {
             *stream = Some(connection.open_uni(StreamKind::Log).await?);

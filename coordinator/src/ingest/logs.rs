@@ -309,7 +309,8 @@ mod tests {
     }
 
     fn chunk(offset: u64, bytes: &[u8]) -> LogChunk {
-        LogChunk { key: key(), file: "output".into(), offset, bytes: bytes.to_vec() }
+        let read_ms = Timestamp::now().wall_ms;
+        LogChunk { key: key(), file: "output".into(), offset, bytes: bytes.to_vec(), read_ms }
     }
 
     fn offset_after(logs: &Logs, chunks: Vec<LogChunk>) -> u64 {
