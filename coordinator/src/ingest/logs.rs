@@ -320,8 +320,11 @@ impl Logs {
         Ok(())
     }
 
-    /// Writes chunks in order, flushes each file once, and returns the new durable offsets.
-    fn write_batch(&self, chunks: Vec<LogChunk>) -> io::Result<Vec<LogAck>> {
+    /// Writes chunks in order, flushes each file once, and returns the new durable offsets. Blocking.
+    ///
+    /// # Errors
+    /// The disk refuses; nothing of what failed is acknowledged.
+    pub fn write_batch(&self, chunks: Vec<LogChunk>) -> io::Result<Vec<LogAck>> {
         let now_ms = Timestamp::now().wall_ms;
         let mut open: HashMap<PathBuf, Writing> = HashMap::new();
         for chunk in chunks {

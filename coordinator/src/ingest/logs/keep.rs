@@ -163,7 +163,7 @@ impl Logs {
                 let Some(epoch) = name.to_str().and_then(|text| text.parse::<Epoch>().ok()) else {
                     continue;
                 };
-                let (bytes, newest_ms) = measure(&entry.path());
+                let Some((bytes, newest_ms)) = measure(&entry.path()) else { continue };
                 let unknown = Fate::Ended { at_ms: newest_ms, failed: true };
                 let fate = fate(&id, epoch).unwrap_or(unknown);
                 all.push(Kept { gang: id.clone(), epoch, fate, bytes });
@@ -180,7 +180,11 @@ impl Logs {
         // The note first: a crash in between leaves some files, which the next pass removes.
         let result = serde_json::to_vec(&removed).map_err(io::Error::other).and_then(|note| {
             fs::write(self.note(gang, epoch), note)?;
-            fs::remove_dir_all(&directory)
+            // What was found out from the logs is small, and stays.
+            for member in members(&directory) {
+                fs::remove_dir_all(member)?;
+            }
+            Ok(())
         });
         match result {
             Ok(()) => {
@@ -275,18 +279,29 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
-/// Bytes of all files below a directory, and when the newest was written, in milliseconds since 1970.
-fn measure(directory: &Path) -> (u64, u64) {
+/// The directories of the members of an incarnation.
+fn members(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    directories.map(|entry| entry.path()).collect()
+}
+
+/// Bytes of the logs of all members, and when the newest was written, in milliseconds since 1970; `None`
+/// without any.
+fn measure(directory: &Path) -> Option<(u64, u64)> {
     let (mut bytes, mut newest) = (0, 0);
-    let members = fs::read_dir(directory).into_iter().flatten().flatten();
-    for file in members.flat_map(|m| fs::read_dir(m.path()).into_iter().flatten().flatten()) {
+    let members = members(directory);
+    if members.is_empty() {
+        return None;
+    }
+    for file in members.iter().flat_map(|m| fs::read_dir(m).into_iter().flatten().flatten()) {
         let Ok(metadata) = file.metadata() else { continue };
         let written = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let since = written.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         bytes += metadata.len();
         newest = newest.max(since.as_millis() as u64);
     }
-    (bytes, newest)
+    Some((bytes, newest))
 }
 
 fn days(ms: u64) -> String {
@@ -399,6 +414,7 @@ mod tests {
         for gang in ["g-old", "g-failed", "g-live", "g-new"] {
             scene.write(&key(gang), 0, b"text\n");
         }
+        scene.logs.put_answer(&key("g-old").gang, key("g-old").epoch, b"{}").unwrap();
         let fate = |gang: &str| match gang {
             "g-old" => ended(31, false),
             "g-failed" => ended(31, true),
@@ -407,7 +423,10 @@ mod tests {
         };
         let swept = scene.sweep(POLICY, fate, true);
         assert_eq!((swept.removed, swept.packed), (1, 0));
-        assert_eq!(scene.names("g-old"), ["1.1.removed"]);
+        assert_eq!(scene.names("g-old"), ["1.1", "1.1.removed"]);
+        let why = scene.logs.answer(&key("g-old").gang, key("g-old").epoch).unwrap();
+        assert_eq!(why.as_deref(), Some(&b"{}"[..]), "what was found out stays");
+        assert_eq!(scene.sweep(POLICY, fate, true).removed, 0, "once is enough");
         let removed = scene.logs.removed(&key("g-old").gang, key("g-old").epoch).unwrap();
         assert_eq!((removed.at_ms, removed.why.as_str()), (100 * DAY, "older than 30 days"));
         assert!(scene.logs.removed(&key("g-new").gang, key("g-new").epoch).is_none());
@@ -432,9 +451,9 @@ mod tests {
         let at_most = |max_bytes| Policy { max_bytes, ..POLICY };
         assert_eq!(scene.sweep(at_most(35_000), fate, true).removed, 1);
         assert_eq!(scene.names(""), ["g-a", "g-b", "g-failed", "g-live"]);
-        assert_eq!(scene.names("g-a"), ["1.1.removed"]);
+        assert_eq!(scene.names("g-a/1.1"), [""; 0]);
         assert_eq!(scene.sweep(at_most(25_000), fate, true).removed, 1);
-        assert_eq!(scene.names("g-b"), ["1.1.removed"]);
+        assert_eq!(scene.names("g-b/1.1"), [""; 0]);
         let swept = scene.sweep(at_most(1), fate, true);
         assert_eq!((swept.removed, scene.names("g-live")), (1, vec!["1.1".to_owned()]));
         assert!(swept.bytes > 10_000);

@@ -164,21 +164,21 @@ impl Lines {
         self.base + self.at as u64
     }
 
-    /// Moves on to the first line that begins at `offset` or later.
+    /// Goes on at `offset`, where a line or a piece of one begins.
+    pub fn resume(&mut self, offset: u64) {
+        self.block.clear();
+        (self.base, self.at, self.floor) = (offset, 0, offset);
+    }
+
+    /// Goes on with the line that holds `offset`.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn seek(&mut self, offset: u64) -> io::Result<()> {
-        self.block.clear();
-        (self.base, self.at) = (offset, 0);
-        if offset > 0 {
-            // A line that begins before is shown as a whole: it ends at `offset` or later.
-            let from = offset.saturating_sub(MAX_LINE as u64);
-            let before = self.file.read_at(from, (offset - from) as usize)?;
-            let begun = memchr::memrchr(b'\n', &before).map_or(0, |found| found + 1);
-            self.base = from + begun as u64;
-        }
-        self.floor = self.base;
+        let from = offset.saturating_sub(MAX_LINE as u64);
+        let before = self.file.read_at(from, (offset - from) as usize)?;
+        let begun = memchr::memrchr(b'\n', &before).map_or(0, |found| found + 1);
+        self.resume(from + begun as u64);
         Ok(())
     }
 
