@@ -153,7 +153,7 @@ pub enum Command {
     Diff(Diff),
     /// Watch a training: its curve, its GPUs, its log and events; a screen on a terminal
     Watch(Show),
-    /// Print the log of a job
+    /// Print, follow, search or download the logs of a job, or search those of all jobs
     Logs(Logs),
     /// Show what the Ray cluster of a running job says of itself
     Ray(Ray),
@@ -500,19 +500,55 @@ pub struct Show {
 #[derive(Debug, ClapArgs)]
 pub struct Logs {
     /// Job
-    pub job: String,
+    #[arg(required_unless_present = "search", conflicts_with_all = ["search", "project"])]
+    pub job: Option<String>,
     /// Go on until the job has ended, and exit with its code
     #[arg(short, long)]
     pub follow: bool,
     /// Output of this member: a rank, or head [default: the Ray driver's log, else rank 0]
     #[arg(long, value_name = "RANK", value_parser = parse_rank)]
     pub rank: Option<String>,
+    /// Output of the members on this node
+    #[arg(long, value_name = "NODE", conflicts_with = "rank")]
+    pub node: Option<String>,
+    /// Output of all members, in the order of time
+    #[arg(long)]
+    pub all: bool,
+    /// A file of the member, as --files names it; NAME* for all whose names begin so
+    #[arg(long, value_name = "NAME")]
+    pub file: Option<String>,
+    /// List the files
+    #[arg(long)]
+    pub files: bool,
     /// Attempt [default: the last one]
     #[arg(long, value_name = "N")]
     pub attempt: Option<u32>,
-    /// Lines to begin with, from the end, or all
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_tail)]
+    /// Lines to begin with, from the end, or all [default: 1000, and all with --since or a search]
+    #[arg(long, value_name = "N", default_value = "1000", hide_default_value = true,
+        value_parser = parse_tail)]
     pub tail: Tail,
+    /// Nothing that is older, such as 10m
+    #[arg(long, value_name = "TIME", value_parser = durations::parse)]
+    pub since: Option<Duration>,
+    /// Only lines that this expression fits
+    #[arg(long, value_name = "RE")]
+    pub grep: Option<String>,
+    /// Only lines that look like errors
+    #[arg(long)]
+    pub errors: bool,
+    /// Lines before and after each hit of a search
+    #[arg(short = 'C', long, value_name = "N", default_value = "0", hide_default_value = true)]
+    pub context: u8,
+    /// Write the files into this directory, as they are
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["follow", "grep", "errors", "since"])]
+    pub download: Option<PathBuf>,
+    /// Search the logs of all jobs of the project
+    #[arg(long, value_name = "RE",
+        conflicts_with_all = ["follow", "grep", "rank", "node", "all", "file", "files", "attempt", "download"])]
+    pub search: Option<String>,
+    /// Another project than your own to search
+    #[arg(long, requires = "search")]
+    pub project: Option<String>,
     /// Bytes as they are: control sequences reach the terminal, progress bars are not folded
     #[arg(long)]
     pub raw: bool,

@@ -34,6 +34,8 @@ pub struct LogSource<'a> {
     pub job: &'a str,
     /// Whose output; `None` for the job's own log.
     pub rank: Option<&'a str>,
+    /// Name of one of the member's files; `None` for its output, or the job's own log.
+    pub file: Option<&'a str>,
     /// `None` for the last attempt, and while following every newer one.
     pub attempt: Option<u32>,
 }
@@ -76,6 +78,7 @@ impl LogSource<'_> {
     fn query(&self, position: &'static str, offset: u64) -> Vec<(&'static str, String)> {
         let mut query = vec![(position, offset.to_string())];
         query.extend(self.rank.map(|rank| ("rank", rank.to_owned())));
+        query.extend(self.file.map(|file| ("file", file.to_owned())));
         query.extend(self.attempt.map(|attempt| ("attempt", attempt.to_string())));
         query
     }

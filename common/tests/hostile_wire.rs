@@ -302,7 +302,7 @@ fn a3_huge_prefix_of_a_text_is_refused_without_allocation() {
 #[test]
 fn a3_huge_prefix_of_bytes_is_refused_without_allocation() {
     let chunk = body_of(&golden("LOG_CHUNK"));
-    let at = chunk.len() - 10;
+    let at = chunk.len() - 19;
     let bytes: [(Kind, Vec<u8>); 5] = [
         (Kind::RenewRequest, HUGE.to_vec()),
         (Kind::AnswerPiece, HUGE.to_vec()),

@@ -36,6 +36,13 @@ pub struct Config {
     pub backup_keep: u32,
     /// Free MiB on the disk of `state_dir` below which new jobs and uploads are refused and logs wait.
     pub reserve_mib: u64,
+    /// How long the logs of an attempt are kept after its end, in days; 0 is for ever.
+    pub logs_keep_days: u32,
+    /// The same for an attempt that failed.
+    pub logs_keep_failed_days: u32,
+    /// GiB of all logs on disk above which the oldest of attempts that have ended are removed; 0 is no
+    /// limit.
+    pub logs_max_gib: u32,
     /// Requests to the API that one token may make a second, and at once after a pause; a rate of 0
     /// is no limit.
     pub request_rate: u32,
@@ -76,6 +83,9 @@ impl Default for Config {
             backup_interval_s: 24 * 3600,
             backup_keep: 7,
             reserve_mib: 256,
+            logs_keep_days: 30,
+            logs_keep_failed_days: 90,
+            logs_max_gib: 100,
             request_rate: 100,
             request_burst: 500,
             submit_rate: 20,
@@ -122,6 +132,12 @@ impl Config {
         }
         if !(1..=1000).contains(&self.backup_keep) {
             wrong.push("backup_keep: between 1 and 1000".to_owned());
+        }
+        if (1..self.logs_keep_days).contains(&self.logs_keep_failed_days)
+            || (self.logs_keep_days == 0 && self.logs_keep_failed_days > 0)
+        {
+            let longer = "logs_keep_failed_days: at least logs_keep_days, or 0 for ever";
+            wrong.push(longer.to_owned());
         }
         for (name, rate) in
             [("request", self.rate_limits().requests), ("submit", self.rate_limits().submits)]
@@ -197,10 +213,11 @@ mod tests {
             submit_burst: 0,
             backup_interval_s: 5,
             backup_keep: 0,
+            logs_keep_days: 0,
             ..Config::default()
         };
         let errors = config.validate().unwrap_err().0;
-        assert_eq!(errors.len(), 8, "{errors:?}");
+        assert_eq!(errors.len(), 9, "{errors:?}");
     }
 
     #[test]

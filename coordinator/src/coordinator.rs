@@ -34,6 +34,7 @@ use crate::meters::Meters;
 use crate::outbox::Outbox;
 use crate::packages::Packages;
 use crate::paths::PathRules;
+use crate::retention;
 use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::space::Space;
@@ -161,6 +162,13 @@ impl Coordinator {
             notices,
             books,
         };
+        let keeping = retention::policy(config);
+        tokio::spawn(retention::run(
+            state.logs.clone(),
+            state.board.clone(),
+            state.space.clone(),
+            keeping,
+        ));
         tokio::spawn(forget_samples(state.telemetry.clone(), state.board.clone()));
         let router = api::router(Arc::new(state));
         tokio::spawn(listener::serve(socket, router, https));

@@ -22,6 +22,7 @@ pub mod outbox;
 pub mod packages;
 pub mod paths;
 pub mod request;
+pub mod retention;
 pub mod secrets;
 pub mod server;
 pub mod session;

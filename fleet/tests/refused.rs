@@ -119,7 +119,8 @@ async fn a18_an_agent_that_speaks_for_another_node() -> TestResult {
     };
     session.say(AgentMessage::Report(report)).await?;
     let mut logs = session.connection.open_uni(StreamKind::Log).await?;
-    let chunk = LogChunk { key, file: "output".into(), offset: 5, bytes: b"lies".to_vec() };
+    let bytes = b"lies".to_vec();
+    let chunk = LogChunk { key, file: "output".into(), offset: 5, bytes, read_ms: 0 };
     logs.send(&chunk.to_frame()?).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(api.state(&job).await?, "RUNNING");

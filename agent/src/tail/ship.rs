@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gangline_common::ids::{Epoch, GangId, MemberKey};
+use gangline_common::time::Timestamp;
 use gangline_common::transport::{Connection, FrameSender, StreamKind, TransportError};
 use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
 use tokio::sync::{mpsc, watch};
@@ -288,7 +289,8 @@ impl Shipper {
         }
         let count = bytes.len() as u64;
         cursor.sent += count;
-        let chunk = LogChunk { key: key.clone(), file, offset, bytes };
+        let read_ms = Timestamp::now().wall_ms;
+        let chunk = LogChunk { key: key.clone(), file, offset, bytes, read_ms };
         let frame = chunk.to_frame()?;
         if stream.is_none() {
             *stream = Some(connection.open_uni(StreamKind::Log).await?);

@@ -14,6 +14,7 @@ pub(super) struct Following<'a> {
     pub client: &'a Client,
     pub job: &'a Job,
     pub rank: Option<&'a str>,
+    pub file: Option<&'a str>,
     /// `None` for the last attempt and every newer one.
     pub attempt: Option<u32>,
     pub tail: Tail,
@@ -22,7 +23,8 @@ pub(super) struct Following<'a> {
 
 impl<'a> Following<'a> {
     fn source(&self, attempt: Option<u32>) -> LogSource<'a> {
-        LogSource { client: self.client, job: &self.job.id, rank: self.rank, attempt }
+        let (client, job) = (self.client, &self.job.id);
+        LogSource { client, job, rank: self.rank, file: self.file, attempt }
     }
 
     /// Where the lines begin that the user wants to see. The attempt is named, as the offset of

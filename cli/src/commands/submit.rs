@@ -190,8 +190,15 @@ async fn follow(
     propagate: bool,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let following =
-        Following { client, job, rank: None, attempt: None, tail: Tail::All, raw: false };
+    let following = Following {
+        client,
+        job,
+        rank: None,
+        file: None,
+        attempt: None,
+        tail: Tail::All,
+        raw: false,
+    };
     let gone = || detached(std::slice::from_ref(&job.id), screen);
     if follow_log(&following, screen).await.map_err(as_unfinished)?.is_none() {
         return Ok(gone());

@@ -250,3 +250,149 @@ fn a_missing_end_is_told() {
     assert_eq!((ended.code, ended.stdout.as_str()), (100, "x\n"));
     assert!(ended.stderr.contains("the end of the log of j-7f3k2 is missing"), "{}", ended.stderr);
 }
+
+const LINES: &str = "GET /api/v1/jobs/j-7f3k2/logs/lines";
+
+fn line(member: &str, file: &str, offset: u64, text: &str) -> Value {
+    let next = offset + text.len() as u64 + 1;
+    json!({
+        "time_ms": 946_782_131_000_u64, "member": member, "node": "gpu-0203", "file": file,
+        "offset": offset, "next": next, "text": text, "hit": true, "cut": false,
+    })
+}
+
+fn line_page(lines: &[Value], cursor: &str, more: bool, complete: bool) -> Play {
+    let page = json!({
+        "attempt": 1, "lines": lines, "cursor": cursor, "more": more, "complete": complete,
+        "scanned_bytes": 1, "unreadable": [],
+    });
+    answer(200, &page)
+}
+
+#[test]
+fn all_members_are_merged_with_time_and_rank() {
+    let server = Server::start(|asked, number| match (asked.line().as_str(), number) {
+        ("GET /api/v1/jobs/j-7f3k2", _) => answer(200, &running()),
+        (LINES, 0) => {
+            let first = [
+                line("0", "driver-j-7f3k2-1", 0, "step:83\u{1b}[2J"),
+                line("2", "output", 0, "saved"),
+            ];
+            line_page(&first, "1*0.a.1", true, false)
+        }
+        (LINES, _) => {
+            assert_eq!(asked.query["cursor"], "1*0.a.1");
+            line_page(&[line("1", "worker-7-ab-err", 0, "warn")], "1*0.a.2", false, false)
+        }
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["logs", "j-7f3k2", "--all"]);
+    let expected = "01-02 03:02:11 driver step:83\n01-02 03:02:11 n2     saved\n\
+                    01-02 03:02:11 n1/worker-7-ab-err warn\n";
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, expected));
+    assert_eq!(ended.stderr, "── j-7f3k2 · RUNNING · all members by time ──\n");
+    let query = &server.asked_for(LINES)[0].query;
+    assert_eq!((query["all"].as_str(), query["tail"].as_str()), ("true", "1000"));
+}
+
+#[test]
+fn hits_come_with_their_surroundings_and_no_tail() {
+    let server = Server::start(|asked, _| match asked.line().as_str() {
+        LINES => {
+            let hits = [
+                line("0", "output", 0, "before"),
+                line("0", "output", 7, "error"),
+                line("0", "output", 90, "error"),
+            ];
+            line_page(&hits, "1", false, true)
+        }
+        _ => answer(200, &running()),
+    });
+    let flags = ["logs", "j-7f3k2", "--grep", "err.*", "-C", "1", "--errors", "--since", "10m"];
+    let ended = run(&server, &flags);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "before\nerror\n--\nerror\n"));
+    let query = &server.asked_for(LINES)[0].query;
+    for (key, value) in [("grep", "err.*"), ("context", "1"), ("errors", "true")] {
+        assert_eq!(query[key], value);
+    }
+    assert!(query.contains_key("since_ms") && !query.contains_key("tail"));
+    let lines = run(&server, &["logs", "j-7f3k2", "--errors", "-o", "jsonl"]).stdout;
+    let first: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!((&first["text"], &first["hit"]), (&json!("before"), &json!(true)));
+}
+
+#[test]
+fn merged_lines_are_followed_over_lost_connections_to_the_end() {
+    let server = Server::start(|asked, number| match (asked.line().as_str(), number) {
+        ("GET /api/v1/jobs/j-7f3k2", 0) => answer(200, &running()),
+        ("GET /api/v1/jobs/j-7f3k2", _) => answer(200, &ended("FAILED", "exit code 1", None)),
+        (LINES, 0) => line_page(&[line("0", "output", 0, "one")], "1*0.output.4", false, false),
+        (LINES, 1) => Play::Nothing,
+        (LINES, _) => {
+            assert_eq!(asked.query["cursor"], "1*0.output.4");
+            line_page(&[line("1", "output", 0, "two")], "1*0.output.4*1.output.4", false, true)
+        }
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["logs", "-f", "--all", "j-7f3k2"]);
+    assert_eq!(ended.code, 100, "{}", ended.stderr);
+    assert!(ended.stdout.ends_with("n0     one\n01-02 03:02:11 n1     two\n"), "{}", ended.stdout);
+    assert!(ended.stderr.contains("trying again"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_logs_of_a_project_are_searched() {
+    let server = Server::start(|asked, number| {
+        let mut hit = line("0", "output", 0, "NCCL error");
+        hit["job"] = json!("j-7f3k2");
+        let cursor = if number == 0 { json!("5.1") } else { Value::Null };
+        assert_eq!(asked.query.contains_key("cursor"), number > 0);
+        let gone = if number == 0 { json!(["j-old"]) } else { json!([]) };
+        answer(200, &json!({"lines": [hit], "cursor": cursor, "incomplete": gone}))
+    });
+    let ended = run(&server, &["logs", "--search", "NCCL", "--project", "rlhf"]);
+    let expected = "01-02 03:02:11 j-7f3k2 n0 NCCL error\n".repeat(2);
+    assert_eq!((ended.code, ended.stdout), (0, expected));
+    assert!(ended.stderr.contains("not all logs of j-old are there"), "{}", ended.stderr);
+    let query = &server.asked()[0].query;
+    assert_eq!((query["grep"].as_str(), query["project"].as_str()), ("NCCL", "rlhf"));
+    for bad in [&["logs"][..], &["logs", "j-1", "--search", "x"], &["logs", "--project", "x"]] {
+        assert_eq!(run(&server, bad).code, 2, "{bad:?}");
+    }
+}
+
+#[test]
+fn files_are_listed_and_downloaded() {
+    let content = b"one\ntwo \xff\x1b[31m\n".repeat(400_000);
+    let log = content.clone();
+    let server = Server::start(move |asked, _| match asked.line().as_str() {
+        "GET /api/v1/jobs/j-7f3k2/logs/files" => {
+            let file = |member: &str, file: &str| {
+                json!({
+                    "member": member, "node": "gpu-0203", "file": file, "bytes": log.len(),
+                    "compressed": false, "complete": true,
+                    "first": "2099-01-02T03:04:05Z", "newest": null,
+                })
+            };
+            let files = [file("0", "driver-j-7f3k2-1"), file("1", "output")];
+            answer(200, &json!({"job": "j-7f3k2", "attempt": 2, "files": files}))
+        }
+        "GET /api/v1/jobs/j-7f3k2/logs" => log_page(&log, &asked.query),
+        _ => answer(200, &running()),
+    });
+    let ended = run(&server, &["logs", "j-7f3k2", "--files", "--rank", "1"]);
+    let expected = "MEMBER  NODE      FILE    BYTES    FIRST                       NEWEST\n\
+                    1       gpu-0203  output  6000000  2099-01-02 03:04:05 +00:00  -\n";
+    assert_eq!(ended.stdout, expected);
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("a/b");
+    let ended = run(&server, &["logs", "j-7f3k2", "--download", target.to_str().unwrap()]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    for name in ["0-driver-j-7f3k2-1.log", "1-output.log"] {
+        assert!(std::fs::read(target.join(name)).unwrap() == content, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(&target).unwrap().count(), 2);
+    let pages = server.asked_for("GET /api/v1/jobs/j-7f3k2/logs");
+    assert!(pages.iter().all(|page| page.query["attempt"] == "2"));
+    assert_eq!(pages.iter().filter(|page| page.query.contains_key("rank")).count(), 2);
+}

@@ -795,6 +795,8 @@ pub struct LogChunk {
     pub offset: u64,
     #[serde(with = "codec::bytes")]
     pub bytes: Vec<u8>,
+    /// When the agent read the bytes, by its wall clock.
+    pub read_ms: u64,
 }
 
 /// Largest payload of one log chunk, in bytes: leaves room for the rest of the frame.

@@ -708,13 +708,14 @@ pub const SAMPLE_BLIND: &str = "
     00 ; collectors: 0";
 
 pub const LOG_CHUNK: &str = "
-    31 00000024 ; LogChunk, 36 bytes
+    31 0000002d ; LogChunk, 45 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 03 ; member rank 3
     08 72616e6b2e6f7574 ; file `rank.out`
     fc00001000 ; offset 1048576
-    09 7374657020310a00ff ; bytes";
+    09 7374657020310a00ff ; bytes
+    fd00a8da769b010000 ; read at 1767225600000";
 
 pub const REQUEST_NODES: &str = "
     40 00000010 ; Request, 16 bytes

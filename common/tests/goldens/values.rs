@@ -594,6 +594,7 @@ pub fn log_chunk() -> LogChunk {
         file: "rank.out".into(),
         offset: 1 << 20,
         bytes: b"step 1\n\x00\xff".to_vec(),
+        read_ms: 1_767_225_600_000,
     }
 }
 

@@ -551,12 +551,9 @@ fn larges<const N: usize>() -> impl Strategy<Value = [Option<u64>; N]> {
 
 /// Any piece of a log.
 pub fn log_chunk() -> impl Strategy<Value = LogChunk> {
-    (key(), text(), any::<u64>(), blob()).prop_map(|(key, file, offset, bytes)| LogChunk {
-        key,
-        file,
-        offset,
-        bytes,
-    })
+    (key(), text(), any::<u64>(), blob(), any::<u64>()).prop_map(
+        |(key, file, offset, bytes, read_ms)| LogChunk { key, file, offset, bytes, read_ms },
+    )
 }
 
 /// Any question to an agent.

@@ -88,6 +88,8 @@ kinds! {
     BAD_QUOTA = "E0390", UNPROCESSABLE_ENTITY, "The quota contradicts itself or others";
     QUOTA_BELOW_USE = "E0391", CONFLICT, "The project uses more than the quota";
     NO_SUCH_WEBHOOK = "E0392", NOT_FOUND, "No such webhook";
+    LOGS_REMOVED = "E0393", GONE, "The logs were removed";
+    TOO_MANY_SEARCHES = "E0394", SERVICE_UNAVAILABLE, "Too many searches";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

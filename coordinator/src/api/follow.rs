@@ -198,7 +198,7 @@ impl<C: Carrier> Follower<C> {
     async fn step(&mut self) -> Result<Step, Gone> {
         let board = &self.shared.api.board;
         let Some(snapshot) = board.job(&self.job) else { return Ok(Step::Done) };
-        let located = locate(board, &snapshot, self.wanted);
+        let located = locate(board, &snapshot, &self.wanted);
         let wanted = located.source.clone();
         let moved = match (&self.current, &wanted) {
             (Some(current), Some(wanted)) => current.source != *wanted,

@@ -1,14 +1,21 @@
-//! Logs: which file a caller means, whether more will come to it, and reading a piece of it.
+//! Logs: which file a caller means, whether more will come to it, and reading a piece of it. Lists of
+//! files, lines and searches are in the modules below.
+
+mod choice;
+mod cursor;
+mod lines;
+mod search;
 
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use gangline_common::ids::{MemberId, MemberKey};
+use gangline_common::time::wall_text;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::auth::{Action, Caller};
-use super::error::{ApiError, BAD_PARAMETER, Problem, quoted};
+use super::error::{ApiError, BAD_PARAMETER, LOGS_REMOVED, Problem, quoted};
 use super::jobs::find_job;
 use super::view::outcome_word;
 use super::{App, Params, Selector};
@@ -16,28 +23,48 @@ use crate::board::{Board, JobSnapshot};
 use crate::core::gang::{Gang, GangState, Phase};
 use crate::core::job::{Attempt, DRIVER_MEMBER, Job, Launcher, Outcome};
 use crate::core::node::Reachability;
-use crate::ingest::logs::Logs;
+use crate::ingest::logs::{Logs, Removed};
+
+pub(super) use lines::{__path_get_lines, __path_list_files, MAX_SCANS, get_lines, list_files};
+pub(super) use search::{__path_search_logs, search_logs};
 
 /// Bytes of one answer, unless asked otherwise, and at most.
 const READ_BYTES: usize = 1 << 20;
 const MAX_READ_BYTES: usize = 4 << 20;
 
 /// Which log of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// `None`: the Ray driver's log, or rank 0's output.
     pub member: Option<MemberId>,
     /// `None`: the newest.
     pub attempt: Option<u32>,
+    /// Name of one of the member's files; `None`: its output, or the Ray driver's log.
+    pub file: Option<String>,
 }
 
 impl Wanted {
-    /// Reads the parameters `rank` and `attempt` for a job.
-    pub fn parse(job: &Job, rank: Option<&str>, attempt: Option<u32>) -> Result<Self, ApiError> {
+    /// Reads the parameters `rank`, `attempt` and `file` for a job.
+    pub fn parse(
+        job: &Job,
+        rank: Option<&str>,
+        attempt: Option<u32>,
+        file: Option<&str>,
+    ) -> Result<Self, ApiError> {
         if attempt == Some(0) {
             return Err(ApiError::new(BAD_PARAMETER, "attempt is 0").hint("attempts count from 1"));
         }
-        let Some(text) = rank else { return Ok(Wanted { member: None, attempt }) };
+        // On a cluster a job has one file, whatever it is called.
+        let own = job.cluster.as_ref().map(|_| format!("driver-{}-", job.id));
+        let fits = |name: &str| own.as_ref().is_none_or(|own| name.starts_with(own));
+        if let Some(name) = file
+            && (!is_file_name(name) || !fits(name))
+        {
+            return Err(ApiError::new(BAD_PARAMETER, format!("file is {}", quoted(name)))
+                .hint("`gangline logs JOB --files` lists the files of a job"));
+        }
+        let file = file.filter(|_| own.is_none()).map(str::to_owned);
+        let Some(text) = rank else { return Ok(Wanted { member: None, attempt, file }) };
         if let Some(cluster) = &job.cluster {
             let detail = "a job on a cluster has one log, that of its Ray driver";
             return Err(ApiError::new(BAD_PARAMETER, detail).hint(format!(
@@ -53,7 +80,7 @@ impl Wanted {
             None => false,
         };
         if exists {
-            return Ok(Wanted { member, attempt });
+            return Ok(Wanted { member, attempt, file });
         }
         let head = if ray { ", and `head`" } else { "" };
         Err(ApiError::new(BAD_PARAMETER, format!("rank is {}", quoted(text)))
@@ -109,7 +136,7 @@ pub(super) struct Located {
 
 /// Finds the wanted log on a snapshot. Take the snapshot before reading bytes: then "nothing more
 /// comes" is true of the bytes.
-pub(super) fn locate(board: &Board, snapshot: &JobSnapshot, wanted: Wanted) -> Located {
+pub(super) fn locate(board: &Board, snapshot: &JobSnapshot, wanted: &Wanted) -> Located {
     let job = &snapshot.job;
     let attempt = match wanted.attempt {
         None => snapshot.attempts.last(),
@@ -129,7 +156,7 @@ pub(super) fn locate(board: &Board, snapshot: &JobSnapshot, wanted: Wanted) -> L
         (state, reason) = (outcome_word(outcome), Outcome::sentence(outcome));
     }
     Located {
-        source: Some(source(job, attempt, wanted.member)),
+        source: Some(source(job, attempt, wanted)),
         attempt: Some(attempt.number),
         rest: rest(board, job, attempt, gang, wanted),
         state,
@@ -138,9 +165,13 @@ pub(super) fn locate(board: &Board, snapshot: &JobSnapshot, wanted: Wanted) -> L
 }
 
 /// The wanted file: a member's output, or by default what the job itself says.
-fn source(job: &Job, attempt: &Attempt, member: Option<MemberId>) -> Source {
+fn source(job: &Job, attempt: &Attempt, wanted: &Wanted) -> Source {
     let key = |member| MemberKey { gang: attempt.gang.clone(), epoch: attempt.epoch, member };
-    match (member, job.request.launcher) {
+    if let Some(file) = &wanted.file {
+        let member = wanted.member.unwrap_or(MemberId::Rank(0));
+        return Source { key: key(member), file: file.clone() };
+    }
+    match (wanted.member, job.request.launcher) {
         (Some(member), _) => Source { key: key(member), file: OUTPUT.to_owned() },
         (None, Launcher::Command) => {
             Source { key: key(MemberId::Rank(0)), file: OUTPUT.to_owned() }
@@ -155,7 +186,7 @@ fn source(job: &Job, attempt: &Attempt, member: Option<MemberId>) -> Source {
 
 /// A job ends only after its members have ended and delivered their logs, or the time for that is
 /// over, or their nodes are lost.
-fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted: Wanted) -> Rest {
+fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted: &Wanted) -> Rest {
     let Some(gang) = gang.filter(|gang| gang.epoch == attempt.epoch) else {
         // The gang went on to another epoch, which it does only when this one was over.
         return Rest::Ended { complete: true };
@@ -189,6 +220,26 @@ fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted
             }
         }
     }
+}
+
+/// The answer when the logs of an attempt were removed.
+pub(super) fn refuse_removed(
+    removed: Option<Removed>,
+    attempt: Option<u32>,
+) -> Result<(), ApiError> {
+    let Some(Removed { at_ms, why, .. }) = removed else { return Ok(()) };
+    let attempt = attempt.map(|number| format!(" of attempt {number}")).unwrap_or_default();
+    let detail = format!("the logs{attempt} were removed at {}: {why}", wall_text(at_ms));
+    Err(ApiError::new(LOGS_REMOVED, detail).hint(
+        "a copy may be in the job's `logs` directory below the shared root; an administrator sets \
+         how long logs are kept",
+    ))
+}
+
+/// Whether a text may be the name of a log file.
+fn is_file_name(text: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    (1..=100).contains(&text.len()) && text.bytes().all(plain)
 }
 
 /// Durable length of a file; 0 when it does not exist yet. Blocking.
@@ -225,8 +276,12 @@ pub(super) struct LogParams {
     rank: Option<String>,
     /// Number of an attempt; without it the newest.
     attempt: Option<u32>,
+    /// Name of one of the member's files; without it its output, or the Ray driver's log.
+    file: Option<String>,
     /// First byte; 0 when absent.
     offset: Option<u64>,
+    /// Nothing that was read before, in milliseconds since 1970.
+    since_ms: Option<u64>,
     /// Bytes at most; 1 MiB when absent, never more than 4 MiB.
     limit: Option<usize>,
 }
@@ -241,7 +296,8 @@ pub(super) struct LogParams {
             ("x-gangline-total-bytes" = u64, description = "Length so far"),
             ("x-gangline-complete" = bool,
                 description = "The job has ended and this is the end of its log"))),
-        (status = 404, response = Problem), (status = 409, response = Problem)))]
+        (status = 404, response = Problem), (status = 409, response = Problem),
+        (status = 410, response = Problem)))]
 pub(super) async fn get_logs(
     State(shared): App,
     Caller(principal): Caller,
@@ -250,18 +306,26 @@ pub(super) async fn get_logs(
 ) -> Result<Response, ApiError> {
     let board = &shared.api.board;
     let snapshot = find_job(board, &principal, Action::ReadJobs, &id)?;
-    let wanted = Wanted::parse(&snapshot.job, params.rank.as_deref(), params.attempt)?;
-    let located = locate(board, &snapshot, wanted);
-    let offset = params.offset.unwrap_or(0);
+    let (rank, file) = (params.rank.as_deref(), params.file.as_deref());
+    let wanted = Wanted::parse(&snapshot.job, rank, params.attempt, file)?;
+    let located = locate(board, &snapshot, &wanted);
+    let first = params.offset.unwrap_or(0);
     let limit = params.limit.unwrap_or(READ_BYTES).min(MAX_READ_BYTES);
     let logs = shared.api.logs.clone();
     let source = located.source.clone();
     let piece = blocking("reading a log", move || {
-        let Some(source) = source else { return Ok((Vec::new(), 0)) };
-        let total = length(&logs, &source);
-        logs.read(&source.key, &source.file, offset, limit).map(|bytes| (bytes, total))
+        let Some(Source { key, file }) = source else { return Ok((Vec::new(), first, 0, None)) };
+        let removed = logs.removed(&key.gang, key.epoch);
+        let Some(mut open) = logs.open(&key, &file)? else {
+            return Ok((Vec::new(), first, 0, removed));
+        };
+        let total = open.length();
+        let since = params.since_ms.map_or(0, |ms| logs.times(&key, &file, total).since(ms, total));
+        let offset = first.max(since);
+        open.read_at(offset, limit).map(|bytes| (bytes, offset, total, removed))
     });
-    let (mut bytes, total) = piece.await?;
+    let (mut bytes, offset, total, removed) = piece.await?;
+    refuse_removed(removed, located.attempt)?;
     let whole = whole_characters(&bytes);
     let cut_off = offset.saturating_add(bytes.len() as u64) < total;
     if cut_off && whole > 0 {

@@ -51,6 +51,7 @@ use gangline_common::join_token::KeyPin;
 use gangline_common::time::{Timestamp, wall_text};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use utoipa::openapi::path::PathItem;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Ref, RefOr};
@@ -125,6 +126,8 @@ struct Shared {
     slots: Arc<follow::Slots>,
     /// Those who watch nodes.
     watchers: Arc<follow::Slots>,
+    /// Reads of many lines at a time.
+    scans: Arc<Semaphore>,
     live: Arc<live::Live>,
 }
 
@@ -175,6 +178,9 @@ fn table() -> Vec<Route> {
         needs(SubmitJob, routes!(explain::plan_job)),
         needs(ReadJobs, routes!(explain::list_queue)),
         needs(ReadJobs, routes!(logs::get_logs)),
+        needs(ReadJobs, routes!(logs::list_files)),
+        needs(ReadJobs, routes!(logs::get_lines)),
+        needs(ReadJobs, routes!(logs::search_logs)),
         needs(ReadJobs, routes!(streams::follow_logs)),
         needs(ReadJobs, routes!(ray_state::ray_nodes)),
         needs(ReadJobs, routes!(ray_state::ray_actors)),
@@ -313,6 +319,7 @@ pub fn router(state: Arc<ApiState>) -> Router {
         document: document(),
         slots: Arc::default(),
         watchers: Arc::default(),
+        scans: Arc::new(Semaphore::new(logs::MAX_SCANS)),
         live: Arc::default(),
     });
     let (router, _) = router.split_for_parts();

@@ -63,6 +63,8 @@ pub(super) struct FollowParams {
     since_attempt: Option<u32>,
     /// A rank or `head`; without it the Ray driver's log, or rank 0's output.
     rank: Option<String>,
+    /// Name of one of the member's files; without it its output, or the Ray driver's log.
+    file: Option<String>,
     /// Number of an attempt; without it the newest, and every newer one when it begins.
     attempt: Option<u32>,
 }
@@ -104,7 +106,8 @@ pub(super) async fn follow_logs(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let snapshot = find_job(&shared.api.board, &principal, Action::ReadJobs, &id)?;
-    let wanted = Wanted::parse(&snapshot.job, params.rank.as_deref(), params.attempt)?;
+    let (rank, file) = (params.rank.as_deref(), params.file.as_deref());
+    let wanted = Wanted::parse(&snapshot.job, rank, params.attempt, file)?;
     let last = header_text(&headers, "last-event-id")?.map(|text| {
         text.trim()
             .parse::<u64>()

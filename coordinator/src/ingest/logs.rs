@@ -1,12 +1,22 @@
-//! Log chunks onto disk: `<root>/<gang>/<epoch>/<member>/<file>.log`, byte for byte at offsets.
+//! Log chunks onto disk: `<root>/<gang>/<epoch>/<member>/<file>.log`, byte for byte at offsets, and
+//! beside each file when its bytes were read (`times`). Files that grow no more are compressed to
+//! `<file>.zst` (`packed`), and removed in the end (`keep`).
 //!
 //! Writing a chunk twice changes nothing, a gap is never written, and an offset is acknowledged
 //! only when everything before it is on disk. So an agent may resend whatever it likes.
 
+mod file;
+mod keep;
+pub mod lines;
+pub mod merge;
+mod packed;
+mod times;
+
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +28,17 @@ use gangline_common::wire::WireError;
 use gangline_common::wire::v1::{CoordinatorMessage, LogAck, LogChunk};
 use tokio::sync::{mpsc, watch};
 
+pub use file::LogFile;
+pub use keep::{Fate, Policy, Removed, Swept};
+pub use times::Times;
+
 use crate::space::Space;
 
 /// Chunks that are written with one flush.
 const BATCH: usize = 16;
+/// Bytes that an agent says it read at another time than this close to their arrival carry the time
+/// at which they came, in milliseconds.
+const MAX_SKEW_MS: u64 = 5_000;
 
 /// Why an incarnation failed, as JSON, beside the directories of its members.
 const ANSWER: &str = "why.json";
@@ -42,7 +59,10 @@ pub enum LogError {
 #[derive(Clone)]
 pub struct Logs {
     root: Arc<PathBuf>,
-    durable: Arc<Mutex<HashMap<PathBuf, u64>>>,
+    /// By the path of the plain form.
+    known: Arc<Mutex<HashMap<PathBuf, Known>>>,
+    /// Held while a compressed file becomes a plain one again.
+    unpacking: Arc<Mutex<()>>,
     changes: watch::Sender<u64>,
     space: Option<Space>,
     /// Bytes that were written since this process began.
@@ -51,12 +71,37 @@ pub struct Logs {
     grown: Arc<Mutex<HashMap<GangId, Timestamp>>>,
 }
 
+/// What is known of a file.
+#[derive(Debug, Default)]
+struct Known {
+    /// Bytes that are on disk for good.
+    length: u64,
+    /// The end of its index of times; `None` until something is written.
+    times: Option<times::End>,
+    /// Those who write to it now; it keeps its form meanwhile.
+    writers: usize,
+}
+
+/// A file of one incarnation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    pub member: MemberId,
+    pub file: String,
+    /// Plain bytes.
+    pub bytes: u64,
+    pub compressed: bool,
+    /// When its first and its newest bytes were read, in milliseconds since 1970; the newest may be
+    /// some milliseconds older. `None` when nobody knows.
+    pub times: Option<(u64, u64)>,
+}
+
 impl Logs {
     pub fn new(root: PathBuf) -> Logs {
         let changes = watch::Sender::new(0);
         Logs {
             root: Arc::new(root),
-            durable: Arc::default(),
+            known: Arc::default(),
+            unpacking: Arc::default(),
             changes,
             space: None,
             written: Arc::default(),
@@ -81,21 +126,23 @@ impl Logs {
 
     /// Bytes of a file that are on disk for good.
     fn durable_length(&self, path: &Path) -> u64 {
-        if let Some(length) = self.lock().get(path) {
-            return *length;
+        if let Some(known) = self.lock().get(path) {
+            return known.length;
         }
         // After a restart: whatever the file has. Its last bytes may not have been flushed before,
         // so they are flushed now, before anybody is told of them.
-        let Ok(file) = File::open(path) else { return 0 };
+        let Ok(file) = File::open(path) else {
+            return packed::Packed::open(&compressed(path)).map_or(0, |packed| packed.length());
+        };
         let length = match (file.sync_data(), file.metadata()) {
             (Ok(()), Ok(metadata)) => metadata.len(),
             _ => 0,
         };
-        self.lock().insert(path.to_owned(), length);
+        self.lock().entry(path.to_owned()).or_default().length = length;
         length
     }
 
-    /// Every file of one incarnation with its durable length, in order.
+    /// Every file of one incarnation with its durable length, in order. Blocking.
     pub fn files(&self, gang: &GangId, epoch: Epoch) -> Vec<(MemberId, String, u64)> {
         let mut files = Vec::new();
         let members = std::fs::read_dir(self.directory(gang, epoch)).into_iter().flatten();
@@ -106,13 +153,55 @@ impl Logs {
             };
             for entry in std::fs::read_dir(member.path()).into_iter().flatten().flatten() {
                 let path = entry.path();
-                if let Some(file) = path.file_stem().and_then(|stem| stem.to_str()) {
-                    files.push((id, file.to_owned(), self.durable_length(&path)));
+                let is_log = path.extension().is_some_and(|end| end == "log" || end == "zst");
+                let name = path.file_stem().and_then(|stem| stem.to_str());
+                if let Some(file) = name.filter(|_| is_log) {
+                    let length = self.durable_length(&path.with_extension("log"));
+                    files.push((id, file.to_owned(), length));
                 }
             }
         }
         files.sort();
+        // Both forms of a file are there after a crash between them.
+        files.dedup();
         files
+    }
+
+    /// What [`Logs::files`] lists, and what else is known of each. Blocking.
+    pub fn stored(&self, gang: &GangId, epoch: Epoch) -> Vec<Stored> {
+        let of_file = |(member, file, bytes): (MemberId, String, u64)| {
+            let key = MemberKey { gang: gang.clone(), epoch, member };
+            let path = self.path(&key, &file);
+            let times = Times::open(&path.with_extension("times"), bytes).ends();
+            Stored { member, file, bytes, compressed: !path.exists(), times }
+        };
+        self.files(gang, epoch).into_iter().map(of_file).collect()
+    }
+
+    /// Opens a file for reading what is durable of it now; `None` when it does not exist. Blocking.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn open(&self, key: &MemberKey, file: &str) -> io::Result<Option<LogFile>> {
+        let path = self.path(key, file);
+        // Its form may change between two looks, once.
+        for _ in 0..2 {
+            let length = self.durable_length(&path);
+            match LogFile::open_plain(&path, length) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened.map(Some),
+            }
+            match LogFile::open_packed(&compressed(&path)) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The index of times of a file with `length` bytes. Blocking.
+    pub fn times(&self, key: &MemberKey, file: &str, length: u64) -> Times {
+        Times::open(&self.path(key, file).with_extension("times"), length)
     }
 
     /// Reads durable bytes. Blocking.
@@ -123,15 +212,10 @@ impl Logs {
         offset: u64,
         limit: usize,
     ) -> io::Result<Vec<u8>> {
-        let path = self.path(key, file);
-        let available = self.durable_length(&path).saturating_sub(offset);
-        let wanted = usize::try_from(available).unwrap_or(usize::MAX).min(limit);
-        if wanted == 0 {
-            return Ok(Vec::new());
+        match self.open(key, file)? {
+            Some(mut file) => file.read_at(offset, limit),
+            None => Ok(Vec::new()),
         }
-        let mut bytes = vec![0; wanted];
-        File::open(path)?.read_exact_at(&mut bytes, offset)?;
-        Ok(bytes)
     }
 
     /// Keeps what was found out about an incarnation beside its logs. Blocking.
@@ -184,8 +268,8 @@ impl Logs {
         self.changes.subscribe()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, u64>> {
-        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads one log stream until it ends. `assigned` says whether this node may write that
@@ -236,44 +320,130 @@ impl Logs {
         Ok(())
     }
 
-    /// Writes chunks in order, flushes each file once, and returns the new durable offsets.
-    fn write_batch(&self, chunks: Vec<LogChunk>) -> io::Result<Vec<LogAck>> {
-        let mut open: HashMap<PathBuf, (File, u64, LogAck)> = HashMap::new();
+    /// Writes chunks in order, flushes each file once, and returns the new durable offsets. Blocking.
+    ///
+    /// # Errors
+    /// The disk refuses; nothing of what failed is acknowledged.
+    pub fn write_batch(&self, chunks: Vec<LogChunk>) -> io::Result<Vec<LogAck>> {
+        let now_ms = Timestamp::now().wall_ms;
+        let mut open: HashMap<PathBuf, Writing> = HashMap::new();
         for chunk in chunks {
             let path = self.path(&chunk.key, &chunk.file);
-            if !open.contains_key(&path) {
-                let durable = self.durable_length(&path);
-                let ack = LogAck { key: chunk.key.clone(), file: chunk.file.clone(), offset: 0 };
-                open.insert(path.clone(), (open_file(&path)?, durable, ack));
-            }
-            let Some((file, length, _)) = open.get_mut(&path) else { continue };
+            let writing = match open.entry(path) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(free) => {
+                    let writing = self.begin(free.key(), &chunk);
+                    free.insert(writing)
+                }
+            };
             // What is there already is skipped; what would leave a gap is not written.
-            let Some(skip) = length.checked_sub(chunk.offset) else { continue };
+            let Some(skip) = writing.length.checked_sub(chunk.offset) else { continue };
             let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(chunk.bytes.len());
             let news = chunk.bytes.split_at(skip).1;
-            file.write_all_at(news, *length)?;
-            *length += news.len() as u64;
-            if !news.is_empty() {
-                self.written.fetch_add(news.len() as u64, Ordering::Relaxed);
-                self.grown().insert(chunk.key.gang.clone(), Timestamp::now());
+            if news.is_empty() {
+                continue;
             }
+            let file = match &mut writing.file {
+                Some(file) => file,
+                None => writing.file.insert(self.open_to_write(&writing.held.path)?),
+            };
+            file.write_all_at(news, writing.length)?;
+            let arrived = chunk.read_ms.abs_diff(now_ms) > MAX_SKEW_MS;
+            let read_ms = if arrived { now_ms } else { chunk.read_ms };
+            writing.due.extend(writing.times.note(writing.length, read_ms));
+            writing.length += news.len() as u64;
+            self.written.fetch_add(news.len() as u64, Ordering::Relaxed);
+            self.grown().insert(chunk.key.gang.clone(), Timestamp::now());
         }
-        let mut acks = Vec::with_capacity(open.len());
-        for (path, (file, length, mut ack)) in open {
-            file.sync_data()?;
-            self.lock().insert(path, length);
-            ack.offset = length;
-            acks.push(ack);
+        open.into_values().map(Writing::finish).collect()
+    }
+
+    /// Begins to write to a file.
+    fn begin(&self, path: &Path, chunk: &LogChunk) -> Writing {
+        let length = self.durable_length(path);
+        let held = Held { logs: self.clone(), path: path.to_owned() };
+        let times = {
+            let mut known = self.lock();
+            let known = known.entry(path.to_owned()).or_default();
+            known.writers += 1;
+            known.length = known.length.max(length);
+            known.times
+        };
+        let times = times.unwrap_or_else(|| times::End::of(&path.with_extension("times"), length));
+        let ack = LogAck { key: chunk.key.clone(), file: chunk.file.clone(), offset: 0 };
+        Writing { held, file: None, length, times, due: Vec::new(), ack }
+    }
+
+    fn open_to_write(&self, path: &Path) -> io::Result<File> {
+        if let Some(directory) = path.parent() {
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        Ok(acks)
+        // Held until the plain form is there, so that nobody begins an empty one.
+        let _unpacking = self.unpacking.lock().unwrap_or_else(PoisonError::into_inner);
+        if !path.exists() && compressed(path).exists() {
+            self.unpack(path)?;
+        }
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
     }
 }
 
-fn open_file(path: &Path) -> io::Result<File> {
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
+/// A file that keeps its form while this is there.
+struct Held {
+    logs: Logs,
+    path: PathBuf,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(known) = self.logs.lock().get_mut(&self.path) {
+            known.writers = known.writers.saturating_sub(1);
+        }
     }
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// A file that is written to.
+struct Writing {
+    held: Held,
+    /// `None` while nothing new has come.
+    file: Option<File>,
+    length: u64,
+    times: times::End,
+    /// Records for the index of times.
+    due: Vec<times::Pending>,
+    ack: LogAck,
+}
+
+impl Writing {
+    /// Flushes what was written; from then on it counts.
+    fn finish(self) -> io::Result<LogAck> {
+        let Writing { held, file, length, times, due, mut ack } = self;
+        if let Some(file) = file {
+            file.sync_data()?;
+            // The bytes are there even if the index stays behind; its end is looked for again.
+            let times = match times::write(&held.path.with_extension("times"), &due) {
+                Ok(()) => Some(times),
+                Err(error) => {
+                    tracing::warn!(path = %held.path.display(), %error, "no times of a log");
+                    None
+                }
+            };
+            if let Some(known) = held.logs.lock().get_mut(&held.path) {
+                (known.length, known.times) = (length, times);
+            }
+        }
+        ack.offset = length;
+        Ok(ack)
+    }
+}
+
+/// Path of the compressed form.
+fn compressed(path: &Path) -> PathBuf {
+    path.with_extension("zst")
+}
+
+/// A new file that only the owner can read; one that is there is emptied.
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
 /// Names come from agents: a file of a member is a plain name, nothing else.
@@ -309,7 +479,8 @@ mod tests {
     }
 
     fn chunk(offset: u64, bytes: &[u8]) -> LogChunk {
-        LogChunk { key: key(), file: "output".into(), offset, bytes: bytes.to_vec() }
+        let read_ms = Timestamp::now().wall_ms;
+        LogChunk { key: key(), file: "output".into(), offset, bytes: bytes.to_vec(), read_ms }
     }
 
     fn offset_after(logs: &Logs, chunks: Vec<LogChunk>) -> u64 {

@@ -29,7 +29,7 @@ pub(super) async fn whole_log(
 ) -> Result<Response, ApiError> {
     let board = &shared.api.board;
     let snapshot = find_job(board, &principal, Action::ReadJobs, address.id())?;
-    let source = locate(board, &snapshot, Wanted { member: None, attempt: None }).source;
+    let source = locate(board, &snapshot, &Wanted::default()).source;
     let logs = shared.api.logs.clone();
     let (files, wanted) = (logs.clone(), source.clone());
     let measure = move || Ok(wanted.map_or(0, |source| length(&files, &source)));

@@ -43,7 +43,7 @@ pub(super) async fn tail_log(
     })?;
     let slot = shared.slots.take(&principal.user)?;
     let (outlet, frames) = Outlet::new(slot);
-    let job = (snapshot.job.id.clone(), Wanted { member: None, attempt: None });
+    let job = (snapshot.job.id.clone(), Wanted::default());
     let follower = Follower::new(shared, job, Resume::default(), Frames, outlet);
     let upgrade = upgrade.max_message_size(MAX_INCOMING).max_frame_size(MAX_INCOMING);
     Ok(upgrade.on_upgrade(async move |socket| {
