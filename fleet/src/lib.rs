@@ -10,6 +10,7 @@ pub mod hosts;
 pub mod process;
 pub mod raw_agent;
 pub mod ray_env;
+pub mod recovery;
 pub mod slots;
 pub mod soak;
 pub mod training;

@@ -436,7 +436,7 @@ impl Read {
             match (resumed, asked.tail) {
                 (Some(offset), _) => lines.resume(offset),
                 (None, Some(tail)) if asked.cursor.is_none() => {
-                    let last = lines.last(tail, block.min(TAIL_BYTES).max(64 << 10))?;
+                    let last = lines.last(tail, block.clamp(64 << 10, TAIL_BYTES))?;
                     lines.seek(last.max(since))?;
                 }
                 (None, _) => lines.seek(since)?,

@@ -1,0 +1,49 @@
+//! `cargo recover`: one real training after another runs into a fault; the table says what was
+//! found, what was done, and where the time went.
+
+use anyhow::Context;
+use gangline_fleet::build::binaries;
+use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
+use gangline_fleet::recovery::{Fault, recover};
+use gangline_fleet::training::ray_python;
+
+fn main() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("runtime")?.block_on(table())
+}
+
+async fn table() -> anyhow::Result<()> {
+    let binaries = binaries(false).await?;
+    let python = ray_python(&binaries).await?;
+    println!(
+        "| fault | verdict | action | done | state | detect s | stop s | Ray start s | to a step s | all s |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    for fault in Fault::ALL {
+        // A fleet each, so that nothing of one fault is left for the next.
+        let options = FleetOptions { python: Some(python.clone()), ..FleetOptions::default() };
+        let mut fleet = Fleet::start(binaries.clone(), options).await?;
+        fleet.add_agent(AgentOptions::head("head")).await?;
+        for name in ["a", "b", "c"] {
+            fleet.add_agent(AgentOptions::worker(name, 2)).await?;
+        }
+        let found = recover(&fleet, fault).await.with_context(|| fault.name())?;
+        let seconds = |time: Option<std::time::Duration>| {
+            time.map_or_else(|| "-".to_owned(), |time| format!("{:.1}", time.as_secs_f64()))
+        };
+        let parts = [Some(found.detect), Some(found.stop), found.start, found.resume];
+        let all = parts.into_iter().flatten().sum();
+        println!(
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            fault.name(),
+            found.verdict,
+            found.action,
+            found.done,
+            found.state,
+            parts.map(seconds).join(" | "),
+            seconds(Some(all))
+        );
+        fleet.assert_clean().await?;
+    }
+    Ok(())
+}
