@@ -68,7 +68,14 @@ pub struct Logs {
     /// Bytes that were written since this process began.
     written: Arc<AtomicU64>,
     /// When a gang last wrote something, as far as this process knows.
-    grown: Arc<Mutex<HashMap<GangId, Timestamp>>>,
+    grown: Arc<Mutex<HashMap<GangId, Grown>>>,
+}
+
+/// What a gang has written since this process began.
+#[derive(Debug, Clone, Copy)]
+struct Grown {
+    at: Timestamp,
+    bytes: u64,
 }
 
 /// What is known of a file.
@@ -255,11 +262,16 @@ impl Logs {
 
     /// When a gang's log last grew, if this process saw it.
     pub fn last_growth(&self, gang: &GangId) -> Option<Timestamp> {
-        self.grown().get(gang).copied()
+        self.grown().get(gang).map(|grown| grown.at)
+    }
+
+    /// Bytes that a gang has written since this process began and that can be read.
+    pub fn growth(&self, gang: &GangId) -> u64 {
+        self.grown().get(gang).map_or(0, |grown| grown.bytes)
     }
 
     // The map is whole after every statement.
-    fn grown(&self) -> MutexGuard<'_, HashMap<GangId, Timestamp>> {
+    fn grown(&self) -> MutexGuard<'_, HashMap<GangId, Grown>> {
         self.grown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -327,6 +339,7 @@ impl Logs {
     pub fn write_batch(&self, chunks: Vec<LogChunk>) -> io::Result<Vec<LogAck>> {
         let now_ms = Timestamp::now().wall_ms;
         let mut open: HashMap<PathBuf, Writing> = HashMap::new();
+        let mut grown: HashMap<GangId, u64> = HashMap::new();
         for chunk in chunks {
             let path = self.path(&chunk.key, &chunk.file);
             let writing = match open.entry(path) {
@@ -353,9 +366,17 @@ impl Logs {
             writing.due.extend(writing.times.note(writing.length, read_ms));
             writing.length += news.len() as u64;
             self.written.fetch_add(news.len() as u64, Ordering::Relaxed);
-            self.grown().insert(chunk.key.gang.clone(), Timestamp::now());
+            *grown.entry(chunk.key.gang.clone()).or_default() += news.len() as u64;
         }
-        open.into_values().map(Writing::finish).collect()
+        let finished = open.into_values().map(Writing::finish).collect();
+        // After the bytes can be read: who sees this growth finds them.
+        let at = Timestamp::now();
+        let mut known = self.grown();
+        for (gang, bytes) in grown {
+            let known = known.entry(gang).or_insert(Grown { at, bytes: 0 });
+            (known.at, known.bytes) = (at, known.bytes + bytes);
+        }
+        finished
     }
 
     /// Begins to write to a file.

@@ -111,8 +111,7 @@ mod tests {
 
     #[test]
     fn a_cursor_of_somebody_else_is_refused() {
-        let many = format!("1{}", "*0.a.1".repeat(1));
-        assert!(Cursor::parse(&many).is_ok());
+        assert!(Cursor::parse("1*0.a.1").is_ok());
         let files: String = (0..=MAX_FILES).map(|n| format!("*{n}.output.1")).collect();
         for bad in
             ["", "x", "1*", "1*0.a", "1*0.a.b", "1*z.a.1", "1*0.../x.1", &format!("1{files}")]

@@ -18,7 +18,9 @@ use super::choice::{Choice, Entry, entries};
 use super::cursor::Cursor;
 use super::{Wanted, blocking, refuse_removed};
 use crate::api::auth::{Action, Caller};
-use crate::api::error::{ApiError, BAD_PARAMETER, Problem, TOO_MANY_SEARCHES, cleaned};
+use crate::api::error::{
+    ApiError, BAD_PARAMETER, Problem, TOO_MANY_SEARCHES, cleaned, no_such_job,
+};
 use crate::api::jobs::find_job;
 use crate::api::{App, Params, Selector, Shared};
 use crate::board::JobSnapshot;
@@ -245,12 +247,25 @@ pub(in crate::api) async fn get_lines(
     let deadline = Instant::now() + wait;
     let mut changes = shared.api.logs.changes();
     let mut board = shared.api.board.changes();
+    let mut before: Option<LinePage> = None;
+    let mut seen: Option<(JobSnapshot, u64)> = None;
     loop {
         changes.mark_unchanged();
         board.mark_unchanged();
         // The job first, then its bytes, so that its end is the end of these bytes.
-        let snapshot = shared.api.board.job(&job).ok_or_else(crate::api::error::no_such_job)?;
-        let page = look(&shared, snapshot, wanted.clone()).await?;
+        let snapshot = shared.api.board.job(&job).ok_or_else(no_such_job)?;
+        let gang = snapshot.attempts.last().map_or(&snapshot.job.gang, |attempt| &attempt.gang);
+        let grown = shared.api.logs.growth(gang);
+        // Others write all the time: the files are looked at when something of this job is new.
+        let same =
+            seen.as_ref().is_some_and(|(known, then)| *then == grown && is_same(known, &snapshot));
+        let page = match before.take().filter(|_| same) {
+            Some(page) => page,
+            None => {
+                seen = Some((snapshot.clone(), grown));
+                look(&shared, snapshot, wanted.clone()).await?
+            }
+        };
         let idle = page.lines.is_empty() && !page.more && !page.complete;
         if !idle || Instant::now() >= deadline {
             return Ok(Json(page));
@@ -264,8 +279,21 @@ pub(in crate::api) async fn get_lines(
         if !matches!(tokio::time::timeout_at(deadline, changed).await, Ok(true)) {
             return Ok(Json(page));
         }
+        before = Some(page);
         tokio::time::sleep(GATHER).await;
     }
+}
+
+/// Whether nothing was committed about a job between two snapshots.
+fn is_same(one: &JobSnapshot, other: &JobSnapshot) -> bool {
+    let gangs = match (&one.gang, &other.gang) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
+    };
+    let attempts = one.attempts.iter().zip(&other.attempts).all(|(a, b)| Arc::ptr_eq(a, b));
+    let as_many = one.attempts.len() == other.attempts.len();
+    gangs && attempts && as_many && Arc::ptr_eq(&one.job, &other.job)
 }
 
 /// The right to one read of many lines.
