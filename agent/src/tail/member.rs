@@ -438,3 +438,65 @@ async fn watch(parts: Arc<Parts>) {
         tokio::time::sleep(pause.max(took)).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(spool: &std::path::Path, temp: Option<PathBuf>) -> Scope {
+        Scope { spool: spool.to_owned(), ray: temp, owner: None, files: None, budget: Some(1000) }
+    }
+
+    fn key() -> MemberKey {
+        "g-a:1.1:0".parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_cut_is_known_to_the_next_agent_and_noted() {
+        let spool = tempfile::tempdir().unwrap();
+        let tails = Tails::default();
+        let tail = tails.add(&key(), scope(spool.path(), None));
+        let cut = tail.cut("output", 7, "too long").await;
+        assert_eq!((cut.at, cut.line.as_str()), (7, "\n[gangline] too long\n"));
+        tails.remove(&key());
+        let tail = tails.add(&key(), scope(spool.path(), None));
+        assert_eq!(tail.cut_of("output"), Some(cut));
+        assert!(tail.is_settled() && tail.seen().is_empty());
+        let notes = std::fs::read_to_string(tail.notes()).unwrap();
+        assert!(notes.ends_with("output: [gangline] too long\n"), "{notes}");
+    }
+
+    #[tokio::test]
+    async fn logs_of_ray_are_followed_and_outlive_its_temp_dir() {
+        let (root, tails) = (tempfile::tempdir().unwrap(), Tails::default());
+        let (spool, temp) = (root.path().join("spool"), root.path().join("t"));
+        std::fs::create_dir(&spool).unwrap();
+        let tail = tails.add(&key(), scope(&spool, Some(temp.clone())));
+        let mut changed = tails.subscribe();
+        let logs = temp.join("session_1/logs");
+        std::fs::create_dir_all(&logs).unwrap();
+        std::os::unix::fs::symlink("session_1", temp.join("session_latest")).unwrap();
+        std::fs::write(logs.join("raylet.out"), "one\n").unwrap();
+        changed.changed().await.unwrap();
+        assert_eq!(tail.read("raylet-out", 0, 100).await.unwrap(), Bytes::Some(b"one\n".to_vec()));
+        tail.acknowledge("raylet-out", 2);
+        std::fs::write(logs.join("worker-a-b-7.err"), "last words\n").unwrap();
+        assert!(!tail.is_settled());
+        let kept = Arc::clone(&tail);
+        tokio::task::spawn_blocking(move || kept.keep()).await.unwrap();
+        std::fs::remove_dir_all(&temp).unwrap();
+        drop(tail);
+        tails.remove(&key());
+        // The next agent finds the member ended.
+        let tail = tails.add(&key(), scope(&spool, Some(temp)));
+        let again = Arc::clone(&tail);
+        tokio::task::spawn_blocking(move || again.keep()).await.unwrap();
+        assert!(tail.is_settled());
+        let rest = tail.read("raylet-out", 2, 100).await.unwrap();
+        assert_eq!(rest, Bytes::Some(b"e\n".to_vec()));
+        let name =
+            tail.seen().into_iter().map(|seen| seen.name).find(|name| name.contains("worker"));
+        let last = tail.read(&name.unwrap(), 0, 100).await.unwrap();
+        assert_eq!(last, Bytes::Some(b"last words\n".to_vec()));
+    }
+}

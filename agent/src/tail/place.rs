@@ -392,6 +392,16 @@ mod tests {
     }
 
     #[test]
+    fn a_look_is_bounded() {
+        let root = tempfile::tempdir().unwrap();
+        for n in 0..ENTRY_LIMIT + 10 {
+            File::create(root.path().join(format!("{n}.log"))).unwrap();
+        }
+        let listing = files(&[root.path()], &["*.log"]).list().unwrap();
+        assert!(listing.capped && listing.files.len() == ENTRY_LIMIT);
+    }
+
+    #[test]
     fn nothing_leads_out_of_a_place() {
         let root = tempfile::tempdir().unwrap();
         let (inside, outside) = (root.path().join("in"), root.path().join("out"));

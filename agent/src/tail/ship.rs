@@ -16,6 +16,7 @@ use gangline_common::transport::{Connection, FrameSender, StreamKind, TransportE
 use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::follow::{Bytes, Seen};
 use super::member::{Cut, MemberTail, NOTES, Tails};
@@ -25,6 +26,8 @@ use crate::supervisor::LogSource;
 
 /// How often files are looked at for new bytes.
 const POLL: Duration = Duration::from_millis(100);
+/// How often followed streams are gone through although nothing is said to have changed.
+const FOLLOWED_POLL: Duration = Duration::from_secs(1);
 /// Wait before a stream that was refused or cut is opened again.
 const REOPEN: Duration = Duration::from_secs(5);
 
@@ -180,7 +183,14 @@ impl Shipper {
         let mut stream: Option<FrameSender> = None;
         let mut acknowledged = self.acks.subscribe();
         let mut grown = self.tails.subscribe();
+        // There may be many followed streams: they are gone through when something has changed.
+        let mut changed = true;
+        let mut gone_through = Instant::now();
         loop {
+            let all = std::mem::take(&mut changed) || gone_through.elapsed() >= FOLLOWED_POLL;
+            if all {
+                gone_through = Instant::now();
+            }
             let members = self.plan.borrow_and_update().of(&self.gang, self.epoch);
             if members.is_empty() {
                 if let Some(stream) = stream {
@@ -193,7 +203,7 @@ impl Shipper {
                 let tail = self.tails.get(&key);
                 // Asked before the streams are: none is added afterwards.
                 let settled = tail.as_ref().is_none_or(|tail| tail.is_settled());
-                let mut complete = member.ended && settled;
+                let mut complete = member.ended && settled && all;
                 let mut used = self.used(&key);
                 let mut origins: Vec<Origin> =
                     member.sources.into_iter().map(Origin::File).collect();
@@ -201,8 +211,8 @@ impl Shipper {
                     let path = tail.notes();
                     let notes = LogSource { file: NOTES.to_owned(), path, complete: settled };
                     origins.push(Origin::File(notes));
-                    let seen = tail.seen().into_iter();
-                    origins.extend(seen.map(|seen| Origin::Followed(tail, seen)));
+                    let seen = if all { tail.seen() } else { Vec::new() };
+                    origins.extend(seen.into_iter().map(|seen| Origin::Followed(tail, seen)));
                 }
                 for origin in origins {
                     let log = Log { key: &key, tail: tail.as_deref(), origin, used };
@@ -219,13 +229,14 @@ impl Shipper {
                 }
             }
             if more {
+                changed = all;
                 continue;
             }
-            tokio::select! {
-                () = tokio::time::sleep(POLL) => {}
-                _ = self.plan.changed() => {}
-                _ = acknowledged.changed() => {}
-                _ = grown.changed() => {}
+            changed = tokio::select! {
+                () = tokio::time::sleep(POLL) => false,
+                _ = self.plan.changed() => true,
+                _ = acknowledged.changed() => true,
+                _ = grown.changed() => true,
             }
         }
     }
@@ -385,6 +396,18 @@ fn read_at_blocking(path: &Path, offset: u64) -> io::Result<Look> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cut_stream_ends_in_its_line() {
+        let cut = Cut { at: 10, line: "\n[x]\n".to_owned() };
+        assert_eq!(cut_from(&cut, 9), None);
+        assert_eq!(cut_from(&cut, 10), Some(b"\n[x]\n".to_vec()));
+        assert_eq!(cut_from(&cut, 13), Some(b"]\n".to_vec()));
+        // Nothing follows, also where a coordinator has more than it was sent.
+        for offset in [cut.end(), cut.end() + 7] {
+            assert_eq!(cut_from(&cut, offset), Some(vec![]));
+        }
+    }
 
     #[test]
     fn a_look_is_one_chunk_at_most() {
