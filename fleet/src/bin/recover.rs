@@ -1,5 +1,5 @@
 //! `cargo recover`: one real training after another runs into a fault; the table says what was
-//! found, what was done, and where the time went.
+//! found, what was done, and where the time went. With words: only the faults that they name.
 
 use anyhow::Context;
 use gangline_fleet::build::binaries;
@@ -19,7 +19,11 @@ async fn table() -> anyhow::Result<()> {
         "| fault | verdict | action | done | state | detect s | stop s | Ray start s | to a step s | all s |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
-    for fault in Fault::ALL {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |fault: &Fault| {
+        words.is_empty() || words.iter().any(|word| fault.name().contains(word.as_str()))
+    };
+    for fault in Fault::ALL.into_iter().filter(wanted) {
         // A fleet each, so that nothing of one fault is left for the next.
         let options = FleetOptions { python: Some(python.clone()), ..FleetOptions::default() };
         let mut fleet = Fleet::start(binaries.clone(), options).await?;
