@@ -83,6 +83,8 @@ pub struct Training {
     last_step: Option<Timestamp>,
     /// Of the newest attempt.
     files: HashMap<(MemberId, String), File>,
+    /// When all of those were looked at last, on the boot clock; 0 before that.
+    looked_ms: u64,
     /// Of the newest attempt, while it runs.
     watch: Option<Watch>,
 }
@@ -98,6 +100,7 @@ impl Training {
             pace: Pace::default(),
             last_step: None,
             files: HashMap::new(),
+            looked_ms: 0,
             watch: None,
         }
     }
