@@ -17,6 +17,7 @@ use gangline_common::time::Timestamp;
 use gangline_training::{Limits, Pace, Series, Watch};
 
 use crate::board::JobSnapshot;
+use crate::core::job::{Job, JobState};
 use crate::ingest::logs::Logs;
 use reader::File;
 
@@ -52,10 +53,19 @@ impl Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Shown {
     pub progress: Option<Progress>,
-    /// Since when it has stalled, as far as that was said.
-    pub stalled: Option<Timestamp>,
+    /// Attempt that has stalled, as far as that was said, and since when.
+    stalled: Option<(u32, Timestamp)>,
     /// More may come to its logs.
     follows: bool,
+}
+
+impl Shown {
+    /// Since when the job has stalled. Whoever watches may not have seen yet that it has ended, or
+    /// that another attempt runs.
+    pub fn stalled(&self, job: &Job) -> Option<Timestamp> {
+        let (attempt, since) = self.stalled?;
+        (job.state == JobState::Running && job.attempts == attempt).then_some(since)
+    }
 }
 
 /// The steps of one job, and where the reading of its logs stands.
@@ -73,6 +83,8 @@ pub struct Training {
     last_step: Option<Timestamp>,
     /// Of the newest attempt.
     files: HashMap<(MemberId, String), File>,
+    /// When all of those were looked at last, on the boot clock; 0 before that.
+    looked_ms: u64,
     /// Of the newest attempt, while it runs.
     watch: Option<Watch>,
 }
@@ -88,6 +100,7 @@ impl Training {
             pace: Pace::default(),
             last_step: None,
             files: HashMap::new(),
+            looked_ms: 0,
             watch: None,
         }
     }

@@ -241,7 +241,7 @@ pub(super) fn unexpected(answer: &Answer) -> ApiError {
 
 pub(super) fn view(shared: &Shared, snapshot: &JobSnapshot) -> JobView {
     let view = JobView::of(snapshot, &Names::of(&shared.api.board));
-    view.with_progress(&shared.api.trainings.shown(&snapshot.job.id))
+    view.with_progress(&shared.api.trainings.shown(&snapshot.job.id), &snapshot.job)
 }
 
 /// The job that a caller means: an id, a name (its newest job), the beginning of one id, `@last`.
@@ -338,7 +338,7 @@ pub(super) async fn list_jobs(
     let snapshots = jobs.iter().filter_map(|job| board.job(&job.id));
     let view = |snapshot| {
         let view = JobView::of(&snapshot, &names).with_usage(board, &snapshot);
-        view.with_progress(&shared.api.trainings.shown(&snapshot.job.id))
+        view.with_progress(&shared.api.trainings.shown(&snapshot.job.id), &snapshot.job)
     };
     let jobs = snapshots.map(view).collect();
     Ok(Json(JobList { jobs, next_page_token }))
@@ -395,7 +395,9 @@ pub(super) async fn get_job(
     let snapshot = find_job(board, &principal, Action::ReadJobs, &id)?;
     let view = JobView::detailed(&snapshot, &Names::of(board), &principal)
         .map(|view| view.with_usage(board, &snapshot))
-        .map(|view| view.with_progress(&shared.api.trainings.shown(&snapshot.job.id)));
+        .map(|view| {
+            view.with_progress(&shared.api.trainings.shown(&snapshot.job.id), &snapshot.job)
+        });
     view.map(Json).map_err(|error| ApiError::internal("reading a stored spec", &error))
 }
 

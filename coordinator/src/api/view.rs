@@ -440,11 +440,9 @@ fn guest_of(snapshot: &JobSnapshot) -> Option<(&Gang, &Guest)> {
 
 impl JobView {
     /// Adds how far the training is.
-    pub(super) fn with_progress(self, shown: &Shown) -> Self {
+    pub(super) fn with_progress(self, shown: &Shown, job: &Job) -> Self {
         let progress = shown.progress.as_ref().map(ProgressView::of);
-        // Whoever watches may not have seen yet that the job has ended.
-        let runs = self.state == JobState::Running.word();
-        JobView { progress, stalled: shown.stalled.filter(|_| runs).map(time), ..self }
+        JobView { progress, stalled: shown.stalled(job).map(time), ..self }
     }
 
     /// Adds what the jobs on it use, when this is a cluster that stands.

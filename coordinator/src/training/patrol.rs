@@ -96,7 +96,8 @@ impl Parts {
         let word = self.judge(&mut watch, &training, snapshot, now);
         let stalled = watch.stalled_since().map(|since| {
             let ago_ms = now.boot_ms.saturating_sub(since);
-            Timestamp { boot_ms: since, wall_ms: now.wall_ms.saturating_sub(ago_ms) }
+            let wall_ms = now.wall_ms.saturating_sub(ago_ms);
+            (attempt.number, Timestamp { boot_ms: since, wall_ms })
         });
         training.watch = Some(watch);
         self.trainings.show(kept, &training);

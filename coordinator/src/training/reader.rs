@@ -17,6 +17,10 @@ const LOOK_BYTES: u64 = 16 << 20;
 /// Of a file that nobody has followed, no more than this much of its end.
 const PAST_BYTES: u64 = 64 << 20;
 
+/// A gang whose logs have not grown since this long before the last look needs no other one: the clock
+/// of growth is not finer than a millisecond, and a line may be on its way to the disk.
+const SETTLED_MS: u64 = 2_000;
+
 /// What Ray itself writes goes on while a training hangs. Names as tails give them.
 const RAYS_OWN: [&str; 7] =
     ["raylet", "gcs_server", "monitor", "dashboard", "runtime_env", "ray_client", "event_"];
@@ -29,6 +33,8 @@ pub(super) struct File {
     /// As long as it was when it was looked at last.
     length: u64,
     feed: Feed,
+    /// The last look did not come to its end.
+    behind: bool,
     /// What comes now comes at this moment.
     follows: bool,
 }
@@ -104,6 +110,7 @@ impl Training {
         self.pace = Pace::default();
         self.last_step = None;
         self.files.clear();
+        self.looked_ms = 0;
         self.watch = None;
     }
 
@@ -116,6 +123,13 @@ impl Training {
         now: Timestamp,
     ) -> Found {
         let mut found = Found::default();
+        // What is not known to have grown since this process began has not grown after its first look.
+        let grown_ms = logs.last_growth(&attempt.gang).map_or(0, |at| at.boot_ms);
+        let all_read = !self.files.values().any(|file| file.behind);
+        if self.looked_ms > grown_ms.saturating_add(SETTLED_MS) && all_read {
+            return found;
+        }
+        self.looked_ms = now.boot_ms;
         let is_first = self.files.is_empty();
         for (member, name, length) in logs.files(&attempt.gang, attempt.epoch) {
             let role = role(job, attempt, member, &name);
@@ -155,6 +169,7 @@ impl Training {
             file.offset = file.length - PAST_BYTES;
             file.feed = Feed::from_the_middle();
         }
+        file.behind = true;
         let at = file.follows.then_some(now);
         let until = if file.follows {
             file.length.min(file.offset.saturating_add(LOOK_BYTES))
@@ -171,7 +186,8 @@ impl Training {
             file.offset += bytes.len() as u64;
             file.feed.take(&bytes, |reading| step |= self.take(&reading, at));
         }
-        file.follows |= file.offset >= file.length;
+        file.behind = file.offset < file.length;
+        file.follows |= !file.behind;
         Ok(step)
     }
 

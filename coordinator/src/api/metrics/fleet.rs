@@ -274,7 +274,7 @@ fn add_trainings(page: &mut Page, api: &ApiState, shown: &[JobSnapshot]) {
         Kind::Gauge,
     );
     for (job, training) in trainings.iter().filter(|(job, _)| job.state == JobState::Running) {
-        stalled.add(&[("hpc_job", job.id.as_str())], f64::from(training.stalled.is_some()));
+        stalled.add(&[("hpc_job", job.id.as_str())], f64::from(training.stalled(job).is_some()));
     }
 }
 
