@@ -40,6 +40,7 @@ pub fn assignment(name: &str) -> Assignment {
         guests: Vec::new(),
         argv: vec!["true".into()],
         env: vec![],
+        secret_names: Vec::new(),
         workdir: None,
         code: None,
         job_directory: None,

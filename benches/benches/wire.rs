@@ -147,6 +147,7 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
             .map(Into::into)
             .to_vec(),
         env: env.collect(),
+        secret_names: Vec::new(),
         workdir: Some("/mnt/shared/code/train".to_owned()),
         code: None,
         job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),

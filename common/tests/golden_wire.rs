@@ -266,6 +266,8 @@ impl Variants {
             },
             AgentRequest::NodeMetrics => "AgentRequest::NodeMetrics",
             AgentRequest::RayMetrics { .. } => "AgentRequest::RayMetrics",
+            AgentRequest::Stacks { .. } => "AgentRequest::Stacks",
+            AgentRequest::Scene { .. } => "AgentRequest::Scene",
         });
     }
 
@@ -300,7 +302,7 @@ impl Variants {
                         });
                     }
                 }
-                Order::Stop => self.see("Order::Stop"),
+                Order::Stop { .. } => self.see("Order::Stop"),
             },
             CoordinatorMessage::DesiredHeader(_)
             | CoordinatorMessage::HeartbeatAck(_)
@@ -338,6 +340,8 @@ fn every_variant_is_in_a_golden() {
     let expected = [
         "AgentRequest::NodeMetrics",
         "AgentRequest::RayMetrics",
+        "AgentRequest::Scene",
+        "AgentRequest::Stacks",
         "AnswerHead::Body",
         "CodePart::Bytes",
         "CodePart::Refused",

@@ -5,15 +5,10 @@ use gangline_common::transport::{Connection, REQUESTS, TransportError};
 use gangline_common::wire::request::AgentRequest;
 use tokio::task::JoinSet;
 
-use crate::metrics::NodePage;
-use crate::supervisor::RayClusters;
+use super::Channels;
 
 /// Answers until the connection ends; what is being answered then ends with it.
-pub(super) async fn serve(
-    connection: &Connection,
-    ray: &RayClusters,
-    page: &NodePage,
-) -> TransportError {
+pub(super) async fn serve(connection: &Connection, channels: &Channels) -> TransportError {
     let mut answers = JoinSet::new();
     loop {
         while answers.len() >= REQUESTS as usize {
@@ -25,13 +20,16 @@ pub(super) async fn serve(
             Ok(stream) => stream,
             Err(error) => return error,
         };
-        let (ray, page) = (ray.clone(), page.clone());
+        let (ray, page) = (channels.ray.clone(), channels.page.clone());
+        let scenes = channels.scenes.clone();
         answers.spawn(async move {
             let handle = |request| async move {
                 match request {
                     AgentRequest::RayState(request) => ray.answer(&request).await,
                     AgentRequest::NodeMetrics => page.text().await,
                     AgentRequest::RayMetrics { key } => ray.exports.page(&key).await,
+                    AgentRequest::Stacks { key } => scenes.answer(&key, true).await,
+                    AgentRequest::Scene { key } => scenes.answer(&key, false).await,
                 }
             };
             if let Err(error) = answer(stream, handle).await {

@@ -60,6 +60,7 @@ fn plan(launcher: Launcher, member: MemberId) -> MemberPlan {
         guests: Vec::new(),
         argv: ["sh", "-c", "echo $(id)"].map(Into::into).to_vec(),
         env: vec![("LD_PRELOAD".to_owned(), "/opt/hook.so".to_owned())],
+        secret_names: Vec::new(),
         workdir: Some("/work dir".to_owned()),
         code: None,
         job_directory: Some("/shared/jobs/job-1".to_owned()),

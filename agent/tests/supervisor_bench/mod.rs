@@ -217,6 +217,7 @@ pub fn command<const N: usize>(argv: [&str; N]) -> MemberPlan {
         guests: Vec::new(),
         argv: argv.map(Into::into).to_vec(),
         env: Vec::new(),
+        secret_names: Vec::new(),
         workdir: None,
         code: None,
         job_directory: None,

@@ -9,6 +9,7 @@ pub mod codec;
 pub mod frame;
 pub mod ray_state;
 pub mod request;
+pub mod scene;
 pub mod tlv;
 pub mod v1;
 
