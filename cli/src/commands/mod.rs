@@ -3,6 +3,7 @@
 mod access;
 mod attached;
 mod audit;
+mod bundle;
 mod card;
 mod cluster;
 mod control;
@@ -24,6 +25,7 @@ mod secret;
 mod show;
 mod simulate;
 pub(crate) mod steps;
+mod stack;
 mod submit;
 mod template;
 mod top;
@@ -78,6 +80,8 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Why { job, attempt } => why::run(&client()?, &job, attempt, screen).await,
         Command::Queue { pool } => explain::queue(&client()?, pool.as_deref(), screen).await,
         Command::Diagnose(args) => diagnose::run(&args, screen),
+        Command::Stack(args) => stack::run(&client()?, &args, screen).await,
+        Command::Bundle(args) => bundle::run(&client()?, &args, screen).await,
         Command::Simulate(args) => simulate::run(&args, client, screen).await,
         Command::Init(args) => template::init(&args, logged_in(&globals)?.as_ref(), screen),
         Command::Template(args) => match args.command {
