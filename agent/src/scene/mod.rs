@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gangline_common::redact::{RedactError, Redactor};
-use gangline_common::wire::scene::{MAX_SCENE, Part, ProcessStack, Scene};
+use gangline_common::wire::scene::{ENVIRONMENT_PART, MAX_SCENE, Part, ProcessStack, Scene};
 use serde::{Deserialize, Serialize};
 
 use crate::supervisor::process::ProcessId;
@@ -125,7 +125,7 @@ fn readings(subject: &Subject, redactor: &Arc<Redactor>) -> Vec<(&'static str, T
     parts.push(("kernel", Box::new(node::kernel_log)));
     parts.push(("cgroup", Box::new(node::cgroup)));
     let (variables, names) = (subject.environment.clone(), subject.secret_names.clone());
-    parts.push(("environment", Box::new(move || Ok(environment::shown(&variables, &names)))));
+    parts.push((ENVIRONMENT_PART, Box::new(move || Ok(environment::shown(&variables, &names)))));
     let (files, ray) = (subject.logs.clone(), subject.ray_logs.clone());
     let cleaner = Arc::clone(redactor);
     parts.push(("logs", Box::new(move || Ok(logs::tails(&files, ray.as_deref(), &cleaner)))));

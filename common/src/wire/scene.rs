@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the file among the logs of a member.
 pub const SCENE_FILE: &str = "scene";
+/// Name of the part with the variables of the member's processes, one `NAME=value` a line.
+pub const ENVIRONMENT_PART: &str = "environment";
 /// Longest scene, in bytes of JSON: less than an answer may have.
 pub const MAX_SCENE: usize = 3 << 20;
 

@@ -7,11 +7,11 @@ use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::redact::{END_BYTES, RedactError, Redactor, is_secret};
 use gangline_common::request::RequestError;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RequestFailure};
-use gangline_common::wire::scene::{MAX_SCENE, Occasion, SCENE_FILE, Scene};
+use gangline_common::wire::scene::{ENVIRONMENT_PART, MAX_SCENE, Occasion, SCENE_FILE, Scene};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::auth::{Action, Caller};
+use super::auth::{Action, Caller, HIDDEN, sees_values};
 use super::error::{
     AGENT_AWAY, AGENT_SILENT, AGENT_TOO_OLD, ApiError, BAD_PARAMETER, NO_SCENE, NOT_RUNNING,
     Problem, TOO_MANY_QUESTIONS, cleaned, quoted,
@@ -22,6 +22,7 @@ use super::view::{Names, newest_gang};
 use super::{App, Params, Selector, Shared};
 use crate::agents::AskError;
 use crate::board::JobSnapshot;
+use crate::core::credential::Principal;
 use crate::core::job::Attempt;
 use crate::secrets::SecretError;
 
@@ -143,14 +144,14 @@ pub(super) async fn get_scene(
     if !stored.is_empty() {
         // Not all of it may be there yet.
         let scene = serde_json::from_slice(&stored).map_err(|_| wanted.nothing())?;
-        return Ok(Json(wanted.view(&shared, scene)));
+        return Ok(Json(wanted.view(&shared, &principal, scene)));
     }
     if !wanted.is_live {
         return Err(wanted.nothing());
     }
     let request = AgentRequest::Scene { key: wanted.key.clone() };
     let scene = wanted.ask(&shared, &request).await?;
-    Ok(Json(wanted.view(&shared, scene)))
+    Ok(Json(wanted.view(&shared, &principal, scene)))
 }
 
 /// Where the processes of a member of a running job stand.
@@ -175,7 +176,7 @@ pub(super) async fn get_stacks(
     }
     let request = AgentRequest::Stacks { key: wanted.key.clone() };
     let scene = wanted.ask(&shared, &request).await?;
-    Ok(Json(wanted.view(&shared, scene)))
+    Ok(Json(wanted.view(&shared, &principal, scene)))
 }
 
 /// The last lines of every log of an attempt, without the values of the project's secrets.
@@ -270,7 +271,7 @@ fn wanted<'a>(
         return Err(ApiError::new(BAD_PARAMETER, detail)
             .hint(format!("the ranks are those of the cluster: ask for {cluster}")));
     }
-    let member = Wanted::parse(job, rank, number)?.member.unwrap_or(MemberId::Rank(0));
+    let member = Wanted::parse(job, rank, number, None)?.member.unwrap_or(MemberId::Rank(0));
     let attempt = attempt(snapshot, number)?;
     let key = MemberKey { gang: attempt.gang.clone(), epoch: attempt.epoch, member };
     let gang = newest_gang(snapshot).filter(|gang| gang.is_live() && gang.epoch == attempt.epoch);
@@ -293,7 +294,10 @@ impl Member<'_> {
         Some(Names::of(&shared.api.board).name(&member.node))
     }
 
-    fn view(&self, shared: &Shared, scene: Scene) -> SceneView {
+    fn view(&self, shared: &Shared, reader: &Principal, mut scene: Scene) -> SceneView {
+        if !sees_values(reader, &self.snapshot.job) {
+            hide_values(&mut scene);
+        }
         let part = |part: gangline_common::wire::scene::Part| PartView {
             name: part.name,
             ok: part.ok,
@@ -344,7 +348,18 @@ impl Member<'_> {
     }
 }
 
-fn problem(error: AskError, node: &str) -> ApiError {
+/// Leaves the names of variables alone.
+fn hide_values(scene: &mut Scene) {
+    for part in scene.parts.iter_mut().filter(|part| part.name == ENVIRONMENT_PART && part.ok) {
+        let name =
+            |line: &str| line.split_once('=').map_or_else(String::new, |(n, _)| n.to_owned());
+        let lines = part.text.lines().map(|line| format!("{}={HIDDEN}\n", name(line)));
+        part.text = lines.collect();
+    }
+}
+
+/// What a question to the agent of a node came to.
+pub(super) fn problem(error: AskError, node: &str) -> ApiError {
     let node = quoted(node);
     let silent = |why: &str| {
         let detail = format!("the agent of {node}: {}", cleaned(why));
@@ -376,5 +391,27 @@ fn problem(error: AskError, node: &str) -> ApiError {
             tracing::warn!(node, %error, "a question to an agent failed");
             silent("the question failed")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gangline_common::wire::scene::Part;
+
+    use super::*;
+
+    #[test]
+    fn a46_others_see_the_names_of_variables_only() {
+        let part = |name: &str, text: &str| Part {
+            name: name.to_owned(),
+            ok: true,
+            text: text.to_owned(),
+            ..Part::default()
+        };
+        let parts = vec![part(ENVIRONMENT_PART, "A=b=c\nD=\n"), part("logs", "A=b")];
+        let mut scene = Scene { parts, ..Scene::default() };
+        hide_values(&mut scene);
+        let texts: Vec<&str> = scene.parts.iter().map(|part| part.text.as_str()).collect();
+        assert_eq!(texts, ["A=***\nD=***\n", "A=b"]);
     }
 }
