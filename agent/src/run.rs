@@ -283,7 +283,8 @@ impl Agent {
         let (clock, clock_receiver) = watch::channel(None);
         let last_sent = Arc::new(LastSent::default());
         let node = identity.node.as_str();
-        let shared = SharedCollector::new(nursery, shared_root.clone(), node, shared::TIMEOUT);
+        let shared =
+            SharedCollector::new(Arc::clone(&nursery), shared_root.clone(), node, shared::TIMEOUT);
         let visible = survey.visible.clone();
         let sources = Sources {
             nvml: nvml.clone(),
@@ -317,6 +318,7 @@ impl Agent {
             ray,
             page,
             scenes,
+            nursery: Arc::clone(&nursery),
             status: link_status,
             contact,
             clock,

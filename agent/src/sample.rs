@@ -45,6 +45,7 @@ pub fn assignment(name: &str) -> Assignment {
         code: None,
         job_directory: None,
         checkpoint_directory: None,
+        checkpoint_keep: None,
         directories: Vec::new(),
         config_files: vec![],
         grace_ms: 9000,

@@ -152,6 +152,7 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
         code: None,
         job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),
         checkpoint_directory: Some("/mnt/shared/jobs/j-7f3k2/checkpoints".to_owned()),
+        checkpoint_keep: None,
         directories: Vec::new(),
         config_files: vec![
             ("spec.json".to_owned(), spec),

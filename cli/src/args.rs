@@ -18,7 +18,7 @@ use crate::output::{Format, parse_format};
 use crate::trust::{self, Pin};
 pub use diagnose::Diagnose;
 pub use export::{Export, ExportCommand};
-pub use scene::{Bundle, Stack};
+pub use scene::{Bundle, Checkpoint, CheckpointCommand, Stack};
 pub use simulate::{QuotaWish, Simulate};
 pub use told::{By, Events, Scope, Usage, Webhook, WebhookCommand};
 
@@ -230,6 +230,8 @@ pub enum Command {
     Stack(Stack),
     /// Everything about a job in one file, without secrets: spec, events, ends of logs, scenes, nodes
     Bundle(Bundle),
+    /// Training checkpoints of a job
+    Checkpoint(Checkpoint),
     /// What if: replay a trace or the past with another fleet or policy
     Simulate(Simulate),
     /// Write a commented spec to begin with

@@ -268,6 +268,7 @@ impl Variants {
             AgentRequest::RayMetrics { .. } => "AgentRequest::RayMetrics",
             AgentRequest::Stacks { .. } => "AgentRequest::Stacks",
             AgentRequest::Scene { .. } => "AgentRequest::Scene",
+            AgentRequest::Checkpoints { .. } => "AgentRequest::Checkpoints",
         });
     }
 
@@ -338,6 +339,7 @@ fn every_variant_is_in_a_golden() {
         }
     }
     let expected = [
+        "AgentRequest::Checkpoints",
         "AgentRequest::NodeMetrics",
         "AgentRequest::RayMetrics",
         "AgentRequest::Scene",

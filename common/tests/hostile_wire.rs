@@ -111,6 +111,7 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         Message::Sample(sample) => sample.gpus.first_mut()?.uuid.0 += &text,
         Message::Log(chunk) => chunk.bytes.resize(chunk.bytes.len() + by, 7),
         Message::Request(AgentRequest::RayState(request)) => *request.state.as_mut()? += &text,
+        Message::Request(AgentRequest::Checkpoints { directory }) => *directory += &text,
         Message::Request(
             AgentRequest::NodeMetrics
             | AgentRequest::RayMetrics { .. }

@@ -190,6 +190,7 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         code: code(job),
         job_directory: request.job_directory.clone(),
         checkpoint_directory: request.checkpoint_directory.clone(),
+        checkpoint_keep: checkpoint_keep(request),
         directories: request.directories.clone(),
         config_files: if has_rank_zero { config_files(request) } else { Vec::new() },
         grace_ms: request.grace_ms,
@@ -204,6 +205,25 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         log_files: request.log_files.clone(),
         log_bytes: request.log_bytes.map(|bytes| bytes / u64::from(gang.ranks().max(1))),
     }
+}
+
+/// How many training checkpoints the spec lets stay. A template passes that on to a framework, which
+/// then removes older ones itself.
+fn checkpoint_keep(request: &JobRequest) -> Option<u32> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Spec {
+        template: Option<serde::de::IgnoredAny>,
+        checkpoint: Checkpoint,
+    }
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Checkpoint {
+        keep: Option<u32>,
+    }
+    // The text was made by this program; one that does not read keeps everything.
+    let spec: Spec = serde_json::from_str(&request.spec_json).unwrap_or_default();
+    spec.checkpoint.keep.filter(|_| spec.template.is_none())
 }
 
 fn config_files(request: &JobRequest) -> Vec<(String, String)> {

@@ -1,11 +1,14 @@
 //! Questions of the coordinator, past the driver: each on a stream of its own, a few at a time.
 
+use std::sync::Arc;
+
 use gangline_common::request::answer;
 use gangline_common::transport::{Connection, REQUESTS, TransportError};
 use gangline_common::wire::request::AgentRequest;
 use tokio::task::JoinSet;
 
 use super::Channels;
+use crate::supervisor::checkpoints;
 
 /// Answers until the connection ends; what is being answered then ends with it.
 pub(super) async fn serve(connection: &Connection, channels: &Channels) -> TransportError {
@@ -21,7 +24,7 @@ pub(super) async fn serve(connection: &Connection, channels: &Channels) -> Trans
             Err(error) => return error,
         };
         let (ray, page) = (channels.ray.clone(), channels.page.clone());
-        let scenes = channels.scenes.clone();
+        let (scenes, nursery) = (channels.scenes.clone(), Arc::clone(&channels.nursery));
         answers.spawn(async move {
             let handle = |request| async move {
                 match request {
@@ -30,6 +33,9 @@ pub(super) async fn serve(connection: &Connection, channels: &Channels) -> Trans
                     AgentRequest::RayMetrics { key } => ray.exports.page(&key).await,
                     AgentRequest::Stacks { key } => scenes.answer(&key, true).await,
                     AgentRequest::Scene { key } => scenes.answer(&key, false).await,
+                    AgentRequest::Checkpoints { directory } => {
+                        checkpoints::answer(&nursery, &directory).await
+                    }
                 }
             };
             if let Err(error) = answer(stream, handle).await {

@@ -21,7 +21,7 @@ use crate::inventory::{Findings, Standing, inventory};
 use crate::join::{JoinError, join};
 use crate::metrics::Options;
 use crate::sample::{assignment, epoch, gang, generation};
-use crate::supervisor::{LogSource, RayClusters, Scenes};
+use crate::supervisor::{LogSource, Nursery, RayClusters, Scenes};
 use crate::tail::TailMember;
 use crate::tail::member::Tails;
 use crate::telemetry::Numbered;
@@ -91,6 +91,7 @@ impl Agent {
             tails: Tails::default(),
             ray: RayClusters::default(),
             scenes: Scenes::default(),
+            nursery: Arc::new(Nursery::new("/nonexistent".into())),
             page: page(&inventory),
             status,
             contact: watch::channel(None).0,
@@ -426,6 +427,7 @@ async fn another_version_is_asked_slowly() {
             tails: Tails::default(),
             ray: RayClusters::default(),
             scenes: Scenes::default(),
+            nursery: Arc::new(Nursery::new("/nonexistent".into())),
             page: page(inventory),
             status: watch::channel(LinkStatus::default()).0,
             contact: watch::channel(None).0,

@@ -25,6 +25,7 @@ use super::process::{self, ProcessId};
 use crate::collectors::shared;
 use crate::scene::{self, Subject};
 use crate::tail::remote::{self, Following};
+use gangline_common::time::Timestamp;
 use gangline_common::wire::scene::SCENE_FILE;
 use gangline_common::wire::v1::Assignment;
 
@@ -33,6 +34,7 @@ const REQUEST_BYTES: u64 = 16 << 20;
 /// Longest answer of a helper that is read, in bytes; a scene is longer, though it is cut only later.
 const ANSWER_BYTES: u64 = 4 << 10;
 const SCENE_ANSWER_BYTES: u64 = 16 << 20;
+const LIST_ANSWER_BYTES: u64 = 2 << 20;
 /// Symbolic links are not followed when a log is opened for copying: jobs can make them.
 const NO_FOLLOW: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
@@ -66,6 +68,13 @@ pub enum Task {
     NewestCheckpoint(PathBuf),
     /// Follow files, for as long as there are commands (`crate::tail::remote`).
     Follow(Following),
+    /// List the training checkpoints of a directory.
+    ListCheckpoints(PathBuf),
+    /// Remove the oldest training checkpoints of a directory but so many.
+    RetainCheckpoints {
+        directory: PathBuf,
+        keep: u32,
+    },
     /// Take down how things stand with a member.
     TakeScene(Box<Subject>),
     /// Write, read and remove this file, to see whether its file system works.
@@ -256,6 +265,17 @@ pub fn helper_main() -> ExitCode {
             remote::serve(following.clone()).map_err(FilesError::Helper)?;
             found(&None::<()>)
         }
+        Task::ListCheckpoints(directory) => {
+            request.become_user()?;
+            let now_ms = Timestamp::now().wall_ms;
+            let listed = checkpoints::list(directory, now_ms);
+            found(&Some(listed.map_err(io_error("look into", directory))?))
+        }
+        Task::RetainCheckpoints { directory, keep } => {
+            request.become_user()?;
+            let gone = checkpoints::retain(directory, *keep, Timestamp::now().wall_ms);
+            found(&Some(gone.map_err(io_error("remove training checkpoints in", directory))?))
+        }
         Task::TakeScene(subject) => {
             let scene = scene::take(subject);
             found(&Some(scene.map_err(|error| FilesError::Reported(error.to_string()))?))
@@ -356,6 +376,7 @@ impl Request {
     fn answer_bytes(&self) -> u64 {
         match self.task {
             Task::TakeScene(_) => SCENE_ANSWER_BYTES,
+            Task::ListCheckpoints(_) | Task::RetainCheckpoints { .. } => LIST_ANSWER_BYTES,
             Task::CarryOut(_) | Task::NewestCheckpoint(_) | Task::Follow(_) | Task::TryOut(_) => {
                 ANSWER_BYTES
             }
@@ -367,6 +388,9 @@ impl Request {
             Task::CarryOut(operations) => operations,
             Task::NewestCheckpoint(path) | Task::TryOut(path) => return path.clone(),
             Task::Follow(_) => return PathBuf::new(),
+            Task::ListCheckpoints(directory) | Task::RetainCheckpoints { directory, .. } => {
+                return directory.clone();
+            }
             Task::TakeScene(_) => return PathBuf::from("/proc"),
         };
         match operations.first() {

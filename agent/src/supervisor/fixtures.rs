@@ -65,6 +65,7 @@ fn plan(launcher: Launcher, member: MemberId) -> MemberPlan {
         code: None,
         job_directory: Some("/shared/jobs/job-1".to_owned()),
         checkpoint_directory: Some("/shared/jobs/job-1/checkpoints".to_owned()),
+        checkpoint_keep: None,
         directories: Vec::new(),
         config_files: vec![("job.yaml".to_owned(), "run: x".to_owned())],
         grace_ms: 30_000,

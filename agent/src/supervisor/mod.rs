@@ -4,7 +4,7 @@
 //! Orders come in by methods that return at once; what happened goes out as events.
 
 mod births;
-mod checkpoints;
+pub mod checkpoints;
 mod command;
 #[cfg(test)]
 mod command_tests;

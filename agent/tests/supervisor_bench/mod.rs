@@ -222,6 +222,7 @@ pub fn command<const N: usize>(argv: [&str; N]) -> MemberPlan {
         code: None,
         job_directory: None,
         checkpoint_directory: None,
+        checkpoint_keep: None,
         directories: Vec::new(),
         config_files: Vec::new(),
         grace_ms: 30_000,

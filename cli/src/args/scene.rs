@@ -1,8 +1,8 @@
-//! The arguments of `stack` and `bundle`.
+//! The arguments of `stack`, `bundle` and `checkpoint`.
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, Subcommand};
 
 /// `gangline stack`.
 #[derive(Debug, ClapArgs)]
@@ -28,4 +28,22 @@ pub struct Bundle {
     /// The file to write [default: JOB.tar.gz]
     #[arg(short = 'f', long, value_name = "FILE")]
     pub file: Option<PathBuf>,
+}
+
+/// `gangline checkpoint`.
+#[derive(Debug, ClapArgs)]
+pub struct Checkpoint {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CheckpointCommand,
+}
+
+/// The commands of `gangline checkpoint`.
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// List the training checkpoints in a job's directory, with sizes, ages and whether they are complete
+    Ls {
+        /// Id, unique prefix, name or @last
+        job: String,
+    },
 }

@@ -5,6 +5,7 @@ mod attached;
 mod audit;
 mod bundle;
 mod card;
+mod checkpoint;
 mod cluster;
 mod control;
 mod diagnose;
@@ -24,8 +25,8 @@ mod ray;
 mod secret;
 mod show;
 mod simulate;
-pub(crate) mod steps;
 mod stack;
+pub(crate) mod steps;
 mod submit;
 mod template;
 mod top;
@@ -40,8 +41,8 @@ use std::io::Read;
 use serde_json::Value;
 
 use crate::args::{
-    Args, AuditCommand, ClusterCommand, Command, Globals, NodeCommand, Output, PoolCommand,
-    ProjectCommand, SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
+    Args, AuditCommand, CheckpointCommand, ClusterCommand, Command, Globals, NodeCommand, Output,
+    PoolCommand, ProjectCommand, SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
 };
 use crate::client::Client;
 use crate::config::{self, Settings};
@@ -82,6 +83,9 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Diagnose(args) => diagnose::run(&args, screen),
         Command::Stack(args) => stack::run(&client()?, &args, screen).await,
         Command::Bundle(args) => bundle::run(&client()?, &args, screen).await,
+        Command::Checkpoint(args) => match args.command {
+            CheckpointCommand::Ls { job } => checkpoint::list(&client()?, &job, screen).await,
+        },
         Command::Simulate(args) => simulate::run(&args, client, screen).await,
         Command::Init(args) => template::init(&args, logged_in(&globals)?.as_ref(), screen),
         Command::Template(args) => match args.command {

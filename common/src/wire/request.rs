@@ -24,6 +24,8 @@ pub enum AgentRequest {
     /// Everything that a person would ask for of a member that runs on the node: JSON of
     /// `wire::scene::Scene`.
     Scene { key: MemberKey },
+    /// The training checkpoints in a directory: JSON of a list of `wire::checkpoint`.
+    Checkpoints { directory: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -403,6 +403,9 @@ pub struct Assignment {
     /// Directory of the job below the shared root; absent without a shared root.
     pub job_directory: Option<String>,
     pub checkpoint_directory: Option<String>,
+    /// So many training checkpoints stay in it; the agent of rank 0 removes older ones. All stay when
+    /// absent.
+    pub checkpoint_keep: Option<u32>,
     /// Further directories that ranks make below `job_directory`, by name.
     pub directories: Vec<String>,
     /// Files of `job_directory/config`, written by rank 0's node.

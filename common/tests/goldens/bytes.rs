@@ -378,7 +378,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000001cd ; DesiredGang, 461 bytes
+    21 000001cf ; DesiredGang, 463 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -486,6 +486,7 @@ pub const DESIRED_GANG_RAY: &str = "
     02 616c ;  user `al`
     01 04 2f732f6a ; job_directory `/s/j`
     01 06 2f732f6a2f63 ; checkpoint_directory `/s/j/c`
+    01 03 ; checkpoint_keep 3
     01 05 77616e6462 ; directories: `wandb`
     01 ; config_files: 1
     06 612e79616d6c 04 783a2031 ; - `a.yaml` = `x: 1`
@@ -500,7 +501,7 @@ pub const DESIRED_GANG_RAY: &str = "
     01 fc00000040 ; log_bytes 1073741824";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 00000053 ; DesiredGang, 83 bytes
+    21 00000054 ; DesiredGang, 84 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -526,6 +527,7 @@ pub const DESIRED_GANG_COMMAND: &str = "
     00 ; code absent
     00 ; job_directory absent
     00 ; checkpoint_directory absent
+    00 ; checkpoint_keep absent
     00 ; directories: 0
     00 ; config_files: 0
     00 ; grace_ms 0
@@ -772,6 +774,11 @@ pub const REQUEST_SCENE: &str = "
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; head";
+
+pub const REQUEST_CHECKPOINTS: &str = "
+    40 00000008 ; Request, 8 bytes
+    05 ; training checkpoints
+    06 2f732f6a2f63 ; directory `/s/j/c`";
 
 pub const ANSWER_BODY: &str = "
     41 00000006 ; AnswerHead, 6 bytes

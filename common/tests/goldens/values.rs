@@ -427,6 +427,7 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         }),
         job_directory: Some("/s/j".into()),
         checkpoint_directory: Some("/s/j/c".into()),
+        checkpoint_keep: Some(3),
         directories: vec!["wandb".into()],
         config_files: pairs(&[("a.yaml", "x: 1")]),
         grace_ms: 30_000,
@@ -462,6 +463,7 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         code: None,
         job_directory: None,
         checkpoint_directory: None,
+        checkpoint_keep: None,
         directories: Vec::new(),
         config_files: Vec::new(),
         grace_ms: 0,
@@ -634,6 +636,10 @@ pub fn request_stacks() -> AgentRequest {
 
 pub fn request_scene() -> AgentRequest {
     AgentRequest::Scene { key: key(MemberId::Head) }
+}
+
+pub fn request_checkpoints() -> AgentRequest {
+    AgentRequest::Checkpoints { directory: "/s/j/c".into() }
 }
 
 pub fn answer_body() -> AnswerHead {

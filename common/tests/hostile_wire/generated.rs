@@ -360,15 +360,16 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         any::<u64>().prop_map(|after_ms| OnDisconnect::Fence { after_ms }),
         any::<u64>().prop_map(|after_ms| OnDisconnect::StopAfter { after_ms }),
     ];
-    let logs = (texts(), of(any::<u64>()));
-    let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()), logs);
+    let limits = (texts(), of(any::<u64>()), of(any::<u32>()));
+    let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()), limits);
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
         let (members, (entrypoints, guests), argv, (env, secret_names)) = parts;
         let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
             places;
-        let (times, on_disconnect, auth_token, run_as, (log_files, log_bytes)) = rest;
+        let (times, on_disconnect, auth_token, run_as, limits) = rest;
+        let (log_files, log_bytes, checkpoint_keep) = limits;
         let [grace_ms, start_timeout_ms] = times;
         Assignment {
             job,
@@ -391,6 +392,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             code,
             job_directory,
             checkpoint_directory,
+            checkpoint_keep,
             directories,
             config_files,
             grace_ms,
@@ -577,6 +579,7 @@ pub fn request() -> impl Strategy<Value = AgentRequest> {
         key().prop_map(|key| AgentRequest::RayMetrics { key }),
         key().prop_map(|key| AgentRequest::Stacks { key }),
         key().prop_map(|key| AgentRequest::Scene { key }),
+        text().prop_map(|directory| AgentRequest::Checkpoints { directory }),
     ]
 }
 

@@ -5,6 +5,7 @@
 mod alias;
 mod audit;
 pub mod auth;
+mod checkpoints;
 mod code;
 mod controls;
 pub mod dialect;
@@ -186,6 +187,7 @@ fn table() -> Vec<Route> {
         needs(ReadJobs, routes!(scenes::get_scene)),
         needs(ReadJobs, routes!(scenes::get_stacks)),
         needs(ReadJobs, routes!(scenes::get_excerpts)),
+        needs(ReadJobs, routes!(checkpoints::get_checkpoints)),
         needs(ReadJobs, routes!(ray_state::ray_nodes)),
         needs(ReadJobs, routes!(ray_state::ray_actors)),
         needs(ReadJobs, routes!(ray_state::ray_placement_groups)),
