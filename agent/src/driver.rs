@@ -1,8 +1,8 @@
 //! The loop that owns the core: takes events from one bounded mailbox, lets the core decide, makes
 //! the ledger durable, and only then acts and reports.
 
-use std::collections::BTreeMap;
 use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use gangline_common::ids::{Epoch, GangId, Generation, MemberKey};
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{
-    Assignment, DesiredGang, Ended, GangReport, GuestState, MemberState, NodeReport,
+    Assignment, DesiredGang, Ended, GangReport, GuestState, MemberState, NodeReport, Order,
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
@@ -87,7 +87,8 @@ pub trait Members: Send {
     fn start(&mut self, plan: MemberPlan);
     fn adopt(&mut self, plan: MemberPlan);
     fn update(&mut self, key: &MemberKey, assignment: Arc<Assignment>);
-    fn stop(&mut self, key: &MemberKey, grace: Duration);
+    /// With `keep_scene`, how things stand is kept first.
+    fn stop(&mut self, key: &MemberKey, grace: Duration, keep_scene: bool);
     /// Must not take long: the driver waits for it.
     fn release(
         &mut self,
@@ -109,8 +110,8 @@ impl Members for Supervisor {
         Supervisor::update(self, key, assignment);
     }
 
-    fn stop(&mut self, key: &MemberKey, grace: Duration) {
-        Supervisor::stop(self, key, grace);
+    fn stop(&mut self, key: &MemberKey, grace: Duration, keep_scene: bool) {
+        Supervisor::stop(self, key, grace, keep_scene);
     }
 
     fn release(
@@ -156,6 +157,8 @@ pub struct Driver<M> {
     guests: BTreeMap<MemberKey, BTreeMap<String, GuestState>>,
     /// The newest training checkpoint of each incarnation whose rank 0 is here.
     checkpoints: BTreeMap<MemberKey, TrainingCheckpoint>,
+    /// Incarnations that are to end because they failed: how things stand is kept first.
+    failed: BTreeSet<(GangId, Epoch)>,
     meter: Meter,
     /// Who waits for the end of the last member.
     shutdown: Option<oneshot::Sender<()>>,
@@ -178,6 +181,7 @@ impl<M: Members> Driver<M> {
             gangs: BTreeMap::new(),
             guests: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            failed: BTreeSet::new(),
             meter: Meter::default(),
             shutdown: None,
         }
@@ -255,6 +259,8 @@ impl<M: Members> Driver<M> {
         gangs: Vec<DesiredGang>,
         effects: &mut Effects,
     ) -> Result<(), String> {
+        let failed = gangs.iter().filter(|gang| gang.order == Order::Stop { keep_scene: true });
+        self.failed.extend(failed.map(|gang| (gang.gang.clone(), gang.epoch)));
         let (set, assignments) = desired_set(generation, gangs).map_err(|e| e.to_string())?;
         let before = self.core.held();
         let mut own = Effects::default();
@@ -374,7 +380,10 @@ impl<M: Members> Driver<M> {
                     self.members.update(&key, plan.assignment);
                 }
             }
-            Effect::Stop { key, grace } => self.members.stop(&key, grace),
+            Effect::Stop { key, grace } => {
+                let keep_scene = self.failed.contains(&(key.gang.clone(), key.epoch));
+                self.members.stop(&key, grace, keep_scene);
+            }
             Effect::Release(key) => {
                 return Some(match self.members.release(&key).await {
                     Ok(()) => Event::Released(key),
@@ -429,6 +438,7 @@ impl<M: Members> Driver<M> {
         self.meter.retain(|key| core.member(key).is_some());
         self.gangs.retain(|(gang, epoch), _| core.knows(gang, *epoch));
         self.assignments.retain(|(gang, epoch), _| core.knows(gang, *epoch));
+        self.failed.retain(|(gang, epoch)| core.knows(gang, *epoch));
         let assignments = &self.assignments;
         self.guests.retain(|key, done| {
             let assignment = assignments.get(&(key.gang.clone(), key.epoch));

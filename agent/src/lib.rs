@@ -24,6 +24,7 @@ pub mod network;
 pub mod reaper;
 pub mod route;
 pub mod run;
+pub mod scene;
 pub mod shim;
 pub mod status;
 pub mod supervisor;

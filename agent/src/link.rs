@@ -26,7 +26,7 @@ use crate::collectors::ClockOffset;
 use crate::driver::{Input, Outlook};
 use crate::join::{IdentityError, RETRY_CEILING, RETRY_FLOOR, StoredIdentity, dial, jitter};
 use crate::metrics::NodePage;
-use crate::supervisor::RayClusters;
+use crate::supervisor::{Nursery, RayClusters, Scenes};
 use crate::tail::member::Tails;
 use crate::tail::{Acks, TailPlan};
 use crate::telemetry::{LastSent, Newest};
@@ -63,6 +63,9 @@ pub struct Channels {
     /// What the coordinator may ask about.
     pub ray: RayClusters,
     pub page: NodePage,
+    pub scenes: Scenes,
+    /// Where helpers come from that look into file systems.
+    pub nursery: Arc<Nursery>,
     pub status: watch::Sender<LinkStatus>,
     /// When there was contact.
     pub contact: watch::Sender<Option<ContactAt>>,

@@ -31,6 +31,7 @@ use crate::ledger::{Content, Ledger, LedgerError};
 use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
 use crate::lock::{LockError, StateLock};
 use crate::metrics::NodePage;
+use crate::scene::history::History;
 use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
 use crate::tail::member::Tails;
@@ -236,14 +237,16 @@ impl Agent {
         };
         let (health, gate) = health::Watch::new(&config.state_dir, rules, health);
         let (whole, readings) = watch::channel(None);
+        let history = History::default();
         let supervised = supervisor_config(config, &place, readings.clone())?;
         let tails = Tails::default();
         let supervisor = Supervisor::new(supervised, event_sender)
             .with_code(Code::new(connection_receiver))
             .with_contact(contact_time.clone())
             .with_tails(tails.clone())
+            .with_history(history.clone())
             .with_gate(gate);
-        let ray = supervisor.ray_clusters();
+        let (ray, scenes) = (supervisor.ray_clusters(), supervisor.scenes());
         let (newest, samples) = watch::channel(None);
         let (nursery, shared_root) = (supervisor.nursery(), supervisor.shared_root());
         // The configuration knows it before the first assignment does.
@@ -270,6 +273,7 @@ impl Agent {
 
         let mut others = JoinSet::new();
         others.spawn(reaper::run());
+        others.spawn(history.follow(samples.clone()));
         let nvml = open_nvml(config).await;
         let subject = DoctorSubject::of(config, resolve_program(&config.python));
         let roots = subject.roots.clone();
@@ -279,7 +283,8 @@ impl Agent {
         let (clock, clock_receiver) = watch::channel(None);
         let last_sent = Arc::new(LastSent::default());
         let node = identity.node.as_str();
-        let shared = SharedCollector::new(nursery, shared_root.clone(), node, shared::TIMEOUT);
+        let shared =
+            SharedCollector::new(Arc::clone(&nursery), shared_root.clone(), node, shared::TIMEOUT);
         let visible = survey.visible.clone();
         let sources = Sources {
             nvml: nvml.clone(),
@@ -312,6 +317,8 @@ impl Agent {
             tails,
             ray,
             page,
+            scenes,
+            nursery: Arc::clone(&nursery),
             status: link_status,
             contact,
             clock,

@@ -39,7 +39,7 @@ pub fn desired_set(
 /// The decidable part of one gang's order.
 pub fn gang_order(wanted: &v1::DesiredGang) -> Result<GangOrder, WireError> {
     let order = match &wanted.order {
-        v1::Order::Stop => Order::Stop,
+        v1::Order::Stop { .. } => Order::Stop,
         v1::Order::Run(assignment) => Order::Run(RunOrder {
             members: assignment
                 .members
@@ -57,7 +57,8 @@ pub fn gang_order(wanted: &v1::DesiredGang) -> Result<GangOrder, WireError> {
 /// One gang's order with its assignment; `None` when the assignment is not at hand.
 pub fn wire_order(order: &GangOrder, assignments: &Assignments) -> Option<v1::DesiredGang> {
     let wire = match &order.order {
-        Order::Stop => v1::Order::Stop,
+        // An agent that comes back to a stop has begun it: what there was to keep is gone.
+        Order::Stop => v1::Order::Stop { keep_scene: false },
         Order::Run(_) => {
             let assignment = assignments.get(&(order.gang.clone(), order.epoch))?;
             v1::Order::Run(Box::new(Assignment::clone(assignment)))

@@ -14,7 +14,9 @@ use gangline_agent::shim::SOCKET_FILE;
 use gangline_agent::shim::protocol::{Request, VERSION};
 use gangline_agent::supervisor::process::{self, ProcessId};
 use gangline_agent::supervisor::{LogSource, Nursery, SupervisorError};
+use gangline_common::ids::MemberKey;
 use gangline_common::time::Timestamp;
+use gangline_common::wire::scene::{Occasion, SCENE_FILE, Scene};
 use gangline_common::wire::v1::{EndedHow, MemberState, Refusal};
 use rustix::process::{Signal, Uid};
 use rustix::thread::set_thread_res_uid;
@@ -62,7 +64,10 @@ async fn a_member_runs_and_ends() {
     assert_eq!((ended.asked, ended.swept, ended.logs_complete), (false, 0, false));
     let output = bench.spool(&key).join("output.log");
     let expected = LogSource { file: "output".to_owned(), path: output.clone(), complete: true };
-    assert_eq!(bench.supervisor.log_files(&key), [expected]);
+    let logs = bench.supervisor.log_files(&key);
+    assert_eq!(logs.first(), Some(&expected));
+    let names: Vec<&str> = logs.iter().map(|log| log.file.as_str()).collect();
+    assert_eq!(names, ["output", SCENE_FILE]);
     assert_eq!(output.metadata().unwrap().mode() & 0o777, 0o600);
     assert_eq!(config.metadata().unwrap().mode() & 0o777, 0o644);
     bench.release(&key).await.unwrap();
@@ -100,7 +105,7 @@ async fn a_stop_leaves_nothing_behind() {
     assert!(below.len() >= 7, "{below:?}");
     assert!(matches!(bench.release(&key).await, Err(SupervisorError::NotEnded(_))));
 
-    bench.supervisor.stop(&key, Duration::from_millis(300));
+    bench.supervisor.stop(&key, Duration::from_millis(300), false);
     let state = bench.state(&key, |state| Some(state.clone())).await;
     assert_eq!(state, MemberState::Stopping);
     let ended = bench.ended(&key).await;
@@ -131,7 +136,7 @@ async fn a_member_may_end_by_itself_within_its_grace() {
     let key = plan.key.clone();
     bench.supervisor.start(plan);
     bench.output_has(&key, "ready").await;
-    bench.supervisor.stop(&key, MINUTE * 60);
+    bench.supervisor.stop(&key, MINUTE * 60, false);
     let ended = bench.ended(&key).await;
     assert_eq!((ended.how, ended.asked), (EndedHow::Exited { code: 7 }, true));
     assert!(ended.last_output.ends_with("saved"));
@@ -145,10 +150,64 @@ async fn a_second_stop_without_grace_kills_at_once() {
     let key = plan.key.clone();
     bench.supervisor.start(plan);
     bench.output_has(&key, "ready").await;
-    bench.supervisor.stop(&key, MINUTE * 60);
+    bench.supervisor.stop(&key, MINUTE * 60, false);
     bench.state(&key, |state| (*state == MemberState::Stopping).then_some(())).await;
-    bench.supervisor.stop(&key, Duration::ZERO);
+    bench.supervisor.stop(&key, Duration::ZERO, false);
     assert_eq!(bench.ended(&key).await.how, EndedHow::Signalled { signal: 9 });
+    bench.release(&key).await.unwrap();
+}
+
+/// What was kept of a member.
+fn scene(bench: &Bench, key: &MemberKey) -> Scene {
+    let logs = bench.supervisor.log_files(key);
+    let kept = logs.into_iter().find(|log| log.file == SCENE_FILE).unwrap();
+    assert!(kept.complete);
+    serde_json::from_slice(&std::fs::read(kept.path).unwrap()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_things_stood_is_kept_before_the_first_signal() {
+    let mut bench = Bench::new();
+    let script = "trap 'echo saved; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let plan = command(["sh", "-c", script]);
+    let key = plan.key.clone();
+    bench.supervisor.start(plan);
+    bench.output_has(&key, "ready").await;
+    bench.supervisor.stop(&key, MINUTE * 60, true);
+    let ended = bench.ended(&key).await;
+    assert_eq!((ended.how, ended.asked), (EndedHow::Exited { code: 7 }, true));
+    let scene = scene(&bench, &key);
+    assert_eq!((scene.occasion, scene.mark), (Occasion::Stopping, key.mark()));
+    let text = |name: &str| &scene.parts.iter().find(|part| part.name == name).unwrap().text;
+    assert!(text("processes").contains("trap 'echo saved"), "{}", text("processes"));
+    assert_eq!(text("logs"), "== output ==\nready\n");
+    bench.release(&key).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_does_not_wait_until_things_are_taken_down() {
+    let mut bench = Bench::new();
+    let plan = command(["sh", "-c", STUBBORN]);
+    let key = plan.key.clone();
+    bench.supervisor.start(plan);
+    bench.output_has(&key, "ready").await;
+    bench.supervisor.stop(&key, MINUTE * 60, true);
+    bench.supervisor.stop(&key, Duration::ZERO, false);
+    assert_eq!(bench.ended(&key).await.how, EndedHow::Signalled { signal: 9 });
+    bench.release(&key).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_a_member_that_ends_by_itself_its_last_words_are_kept() {
+    let mut bench = Bench::new();
+    let plan = command(["sh", "-c", "echo no such file; exit 3"]);
+    let key = plan.key.clone();
+    bench.supervisor.start(plan);
+    assert_eq!(bench.ended(&key).await.how, EndedHow::Exited { code: 3 });
+    let scene = scene(&bench, &key);
+    assert_eq!((scene.occasion, scene.stacks), (Occasion::Ended, Vec::new()));
+    let logs = scene.parts.iter().find(|part| part.name == "logs").unwrap();
+    assert_eq!(logs.text, "== output ==\nno such file\n");
     bench.release(&key).await.unwrap();
 }
 
@@ -172,7 +231,7 @@ async fn a_restart_of_the_agent_disturbs_nothing() {
     bench.restart();
     bench.supervisor.start(plan);
     assert_eq!(bench.running(&key).await, main);
-    bench.supervisor.stop(&key, MINUTE);
+    bench.supervisor.stop(&key, MINUTE, false);
     let ended = bench.ended(&key).await;
     assert_eq!((ended.how, ended.asked), (EndedHow::Exited { code: 5 }, true));
     bench.release(&key).await.unwrap();
@@ -260,7 +319,7 @@ async fn a_dead_nursery_is_replaced_and_its_members_go_on() {
     assert_eq!(bench.ended(&second_key).await.how, EndedHow::Exited { code: 5 });
     bench.release(&second_key).await.unwrap();
     assert!(process::lives(shim));
-    bench.supervisor.stop(&first_key, Duration::ZERO);
+    bench.supervisor.stop(&first_key, Duration::ZERO, false);
     assert!(bench.ended(&first_key).await.asked);
     bench.release(&first_key).await.unwrap();
 }
@@ -366,7 +425,7 @@ async fn a_state_directory_may_have_a_long_name() {
     bench.restart();
     bench.supervisor.adopt(plan);
     assert_eq!(bench.running(&key).await, main);
-    bench.supervisor.stop(&key, Duration::ZERO);
+    bench.supervisor.stop(&key, Duration::ZERO, false);
     bench.ended(&key).await;
     bench.release(&key).await.unwrap();
 }
@@ -395,7 +454,9 @@ async fn a_member_can_be_another_user() {
     bench.supervisor.start(plan);
     let ended = bench.ended(&key).await;
     assert_eq!(ended.how, EndedHow::Exited { code: 0 }, "{ended:?}");
-    assert_eq!(ended.last_output, format!("54321\n54321\n54321\n{}\nsesame", temp.display()));
+    let said = format!("54321\n54321\n54321\n{}", temp.display());
+    assert_eq!(ended.last_output, format!("{said}\n[secret]"), "the token is not said");
+    assert_eq!(read(&bench.spool(&key).join("output.log")), format!("{said}\nsesame"));
     assert_eq!(job.join("config/job.yaml").metadata().unwrap().uid(), 54_321);
     bench.release(&key).await.unwrap();
     let copy = job.join("logs/attempt-1/rank-0.log");
@@ -438,7 +499,7 @@ async fn a41_another_user_gives_a_shim_no_orders() {
     assert!(!heard(54_321, Request::Stop { grace_ms: 0 }));
     assert!(heard(0, Request::Status), "the shim is well");
     assert!(process::stat(main).is_some(), "a stranger has stopped the member");
-    bench.supervisor.stop(&key, Duration::ZERO);
+    bench.supervisor.stop(&key, Duration::ZERO, false);
     bench.ended(&key).await;
     bench.release(&key).await.unwrap();
 }
@@ -476,7 +537,7 @@ async fn training_checkpoints_of_this_incarnation_are_seen_and_seen_again_after_
     bench.supervisor.adopt(plan);
     let again = bench.checkpoint().await;
     assert_eq!(again.name, "step-3");
-    bench.supervisor.stop(&key, Duration::ZERO);
+    bench.supervisor.stop(&key, Duration::ZERO, false);
     bench.ended(&key).await;
     bench.release(&key).await.unwrap();
 }

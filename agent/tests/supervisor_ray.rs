@@ -177,7 +177,7 @@ impl Gang {
     async fn stop(&mut self, grace: Duration) {
         self.note("stop");
         for plan in &self.plans {
-            self.bench.supervisor.stop(&plan.key, grace);
+            self.bench.supervisor.stop(&plan.key, grace, false);
         }
         self.until("all ended", |gang| {
             gang.plans.iter().all(|plan| gang.ended(plan.key.member).is_some())

@@ -147,10 +147,12 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
             .map(Into::into)
             .to_vec(),
         env: env.collect(),
+        secret_names: Vec::new(),
         workdir: Some("/mnt/shared/code/train".to_owned()),
         code: None,
         job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),
         checkpoint_directory: Some("/mnt/shared/jobs/j-7f3k2/checkpoints".to_owned()),
+        checkpoint_keep: None,
         directories: Vec::new(),
         config_files: vec![
             ("spec.json".to_owned(), spec),

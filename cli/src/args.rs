@@ -2,6 +2,7 @@
 
 mod diagnose;
 mod export;
+mod scene;
 mod simulate;
 mod told;
 
@@ -17,6 +18,7 @@ use crate::output::{Format, parse_format};
 use crate::trust::{self, Pin};
 pub use diagnose::Diagnose;
 pub use export::{Export, ExportCommand};
+pub use scene::{Bundle, Checkpoint, CheckpointCommand, Stack};
 pub use simulate::{QuotaWish, Simulate};
 pub use told::{By, Events, Scope, Usage, Webhook, WebhookCommand};
 
@@ -224,6 +226,12 @@ pub enum Command {
     },
     /// Why a job failed, from its logs alone
     Diagnose(Diagnose),
+    /// Where the processes of a running job stand, rank by rank, and which rank is elsewhere
+    Stack(Stack),
+    /// Everything about a job in one file, without secrets: spec, events, ends of logs, scenes, nodes
+    Bundle(Bundle),
+    /// Training checkpoints of a job
+    Checkpoint(Checkpoint),
     /// What if: replay a trace or the past with another fleet or policy
     Simulate(Simulate),
     /// Write a commented spec to begin with

@@ -96,8 +96,8 @@ pub struct LogPage {
     pub total_bytes: u64,
 }
 
-/// A connection to one coordinator.
-#[derive(Debug)]
+/// A connection to one coordinator; cheap to clone.
+#[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
     /// The same without a limit on silence: an answer comes when all has been sent and done.

@@ -8,6 +8,7 @@
 //! connections, `terminal` takes control sequences out of what others wrote, `trust` looks at the CA of
 //! a coordinator before it is trusted.
 
+mod archive;
 pub mod args;
 pub mod client;
 pub mod code;

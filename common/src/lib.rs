@@ -7,6 +7,7 @@ pub mod ids;
 pub mod join_token;
 pub mod logging;
 pub mod random;
+pub mod redact;
 pub mod request;
 pub mod time;
 pub mod tls;

@@ -266,6 +266,9 @@ impl Variants {
             },
             AgentRequest::NodeMetrics => "AgentRequest::NodeMetrics",
             AgentRequest::RayMetrics { .. } => "AgentRequest::RayMetrics",
+            AgentRequest::Stacks { .. } => "AgentRequest::Stacks",
+            AgentRequest::Scene { .. } => "AgentRequest::Scene",
+            AgentRequest::Checkpoints { .. } => "AgentRequest::Checkpoints",
         });
     }
 
@@ -300,7 +303,7 @@ impl Variants {
                         });
                     }
                 }
-                Order::Stop => self.see("Order::Stop"),
+                Order::Stop { .. } => self.see("Order::Stop"),
             },
             CoordinatorMessage::DesiredHeader(_)
             | CoordinatorMessage::HeartbeatAck(_)
@@ -336,8 +339,11 @@ fn every_variant_is_in_a_golden() {
         }
     }
     let expected = [
+        "AgentRequest::Checkpoints",
         "AgentRequest::NodeMetrics",
         "AgentRequest::RayMetrics",
+        "AgentRequest::Scene",
+        "AgentRequest::Stacks",
         "AnswerHead::Body",
         "CodePart::Bytes",
         "CodePart::Refused",

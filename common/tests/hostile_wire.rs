@@ -102,7 +102,7 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         }
         Message::Coordinator(CoordinatorMessage::DesiredGang(gang)) => match &mut gang.order {
             Order::Run(assignment) => assignment.job_name += &text,
-            Order::Stop => return None,
+            Order::Stop { .. } => return None,
         },
         Message::Coordinator(CoordinatorMessage::LogAck(ack)) => ack.file += &text,
         Message::Coordinator(CoordinatorMessage::Renewed(renewed)) => {
@@ -111,9 +111,13 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         Message::Sample(sample) => sample.gpus.first_mut()?.uuid.0 += &text,
         Message::Log(chunk) => chunk.bytes.resize(chunk.bytes.len() + by, 7),
         Message::Request(AgentRequest::RayState(request)) => *request.state.as_mut()? += &text,
-        Message::Request(AgentRequest::NodeMetrics | AgentRequest::RayMetrics { .. }) => {
-            return None;
-        }
+        Message::Request(AgentRequest::Checkpoints { directory }) => *directory += &text,
+        Message::Request(
+            AgentRequest::NodeMetrics
+            | AgentRequest::RayMetrics { .. }
+            | AgentRequest::Stacks { .. }
+            | AgentRequest::Scene { .. },
+        ) => return None,
         Message::AnswerHead(AnswerHead::Failed(failure)) => failure.text += &text,
         Message::AnswerPiece(piece) => piece.bytes.resize(piece.bytes.len() + by, 7),
         Message::CodeRequest(request) => request.tree += &text,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use gangline_common::ids::{GangId, MemberId, MemberKey, NodeId};
+use gangline_common::wire::scene::SCENE_FILE;
 use gangline_diagnosis::{
     Action, Case, Category, Diagnosis, Fact, FactKind, MAX_SOURCES, Rules, Source, StopReason,
     share,
@@ -90,7 +91,9 @@ impl Examiner {
         case.read(&Source::whole("gangline", said.as_bytes()));
         let policies = policies(&snapshot.job.request.spec_json);
         let mut by_policy: Option<(usize, String, Option<NodeId>)> = None;
-        let files = self.logs.files(&attempt.gang, attempt.epoch);
+        let mut files = self.logs.files(&attempt.gang, attempt.epoch);
+        // It says again what the logs say, and much that says nothing.
+        files.retain(|(_, file, _)| file != SCENE_FILE);
         let (head_bytes, tail_bytes) = share(files.len());
         for (member, file, length) in files.into_iter().take(MAX_SOURCES) {
             let key = MemberKey { gang: attempt.gang.clone(), epoch: attempt.epoch, member };

@@ -114,6 +114,7 @@ fn desired_gang(
         Desired::Run { job, gang, secrets, guests } => {
             let mut assignment = assignment(job, gang, node);
             assignment.env.extend(revealed(secrets, sealer)?);
+            assignment.secret_names = names(secrets);
             assignment.guests = guests_on(guests, gang, node, sealer)?;
             DesiredGang {
                 gang: gang.id.clone(),
@@ -121,9 +122,11 @@ fn desired_gang(
                 order: Order::Run(Box::new(assignment)),
             }
         }
-        Desired::Stop { gang, epoch } => {
-            DesiredGang { gang: gang.clone(), epoch: *epoch, order: Order::Stop }
-        }
+        Desired::Stop { gang, epoch, keep_scene } => DesiredGang {
+            gang: gang.clone(),
+            epoch: *epoch,
+            order: Order::Stop { keep_scene: *keep_scene },
+        },
     })
 }
 
@@ -135,6 +138,10 @@ fn revealed(
     let variable =
         |secret: &Arc<SecretRecord>| Ok((secret.name.clone(), sealer.reveal(secret)?.reveal()));
     secrets.iter().map(variable).collect()
+}
+
+fn names(secrets: &[Arc<SecretRecord>]) -> Vec<String> {
+    secrets.iter().map(|secret| secret.name.clone()).collect()
 }
 
 /// One node's part of a gang, without its secrets. The same job, gang and node give the same bytes
@@ -178,10 +185,12 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         guests: Vec::new(),
         argv: if launcher == Launcher::Command { arguments(request) } else { Vec::new() },
         env: environment(request, gang.attempt),
+        secret_names: Vec::new(),
         workdir: request.workdir.clone(),
         code: code(job),
         job_directory: request.job_directory.clone(),
         checkpoint_directory: request.checkpoint_directory.clone(),
+        checkpoint_keep: checkpoint_keep(request),
         directories: request.directories.clone(),
         config_files: if has_rank_zero { config_files(request) } else { Vec::new() },
         grace_ms: request.grace_ms,
@@ -196,6 +205,25 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         log_files: request.log_files.clone(),
         log_bytes: request.log_bytes.map(|bytes| bytes / u64::from(gang.ranks().max(1))),
     }
+}
+
+/// How many training checkpoints the spec lets stay. A template passes that on to a framework, which
+/// then removes older ones itself.
+fn checkpoint_keep(request: &JobRequest) -> Option<u32> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Spec {
+        template: Option<serde::de::IgnoredAny>,
+        checkpoint: Checkpoint,
+    }
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default)]
+    struct Checkpoint {
+        keep: Option<u32>,
+    }
+    // The text was made by this program; one that does not read keeps everything.
+    let spec: Spec = serde_json::from_str(&request.spec_json).unwrap_or_default();
+    spec.checkpoint.keep.filter(|_| spec.template.is_none())
 }
 
 fn config_files(request: &JobRequest) -> Vec<(String, String)> {
@@ -231,6 +259,7 @@ fn guests_on(
                 let mut run = guest_job(job, guest, gang, attempt.number);
                 run.config_files = Vec::new(); // its ranks have them
                 run.env.extend(revealed(secrets, sealer)?);
+                run.secret_names = names(secrets);
                 GuestOrder::Run(Box::new(run))
             }
             GuestPhase::Stopping if has_head => GuestOrder::Stop,
@@ -269,6 +298,7 @@ fn guest_job(job: &Job, guest: &Guest, gang: &Gang, attempt: u32) -> GuestJob {
         gpus_per_node: request.gpus_per_node,
         addresses: guest.shares.iter().filter_map(|share| address(share.rank)).collect(),
         env: environment(request, attempt),
+        secret_names: Vec::new(),
         workdir: request.workdir.clone(),
         code: code(job),
         job_directory: request.job_directory.clone(),

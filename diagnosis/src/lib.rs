@@ -24,6 +24,7 @@ mod quoted;
 mod rules;
 mod scan;
 mod source;
+pub mod stacks;
 mod taxonomy;
 mod traceback;
 mod verdict;

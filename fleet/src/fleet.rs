@@ -46,6 +46,8 @@ pub struct FleetOptions {
     pub coordinator_config: String,
     /// `GANGLINE_LOG` of every program; this process's own when absent.
     pub log: Option<String>,
+    /// A directory that comes first in the agents' PATH.
+    pub programs: Option<PathBuf>,
 }
 
 struct Agent {
@@ -284,6 +286,12 @@ impl Fleet {
             .env(FLEET_VARIABLE, self.directory.path());
         if let Some(level) = &self.options.log {
             command.env("GANGLINE_LOG", level);
+        }
+        if let Some(first) = &self.options.programs {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let all = [first.clone()].into_iter().chain(std::env::split_paths(&path));
+            // Only a directory with a colon in its name cannot be joined.
+            command.env("PATH", std::env::join_paths(all).unwrap_or(path));
         }
         if options.gpus > 0 {
             command.arg("--nvml-library").arg(&self.binaries.nvml_sim);

@@ -42,6 +42,13 @@ pub const TRACKERS: Environment = Environment {
     about: "Ray, wandb, MLflow and tensorboardX (about 1.2 GB, a minute or more)",
 };
 
+/// For the stacks of processes: `py-spy`, which is no part of the environment of a job.
+pub const PY_SPY: Environment = Environment {
+    name: "py-spy-env",
+    requirements: "py-spy==0.4.3",
+    about: "py-spy (3 MB, some seconds)",
+};
+
 /// Returns the interpreter of the environment with Ray, after making that if need be. `say` is
 /// told what is going on.
 pub async fn python(target: &Path, say: &(dyn Fn(&str) + Sync)) -> anyhow::Result<PathBuf> {

@@ -106,7 +106,7 @@ impl Agents {
                         });
                     }
                 }
-                Desired::Stop { gang, epoch } => {
+                Desired::Stop { gang, epoch, .. } => {
                     for held in &mut agent.members {
                         let meant = held.key.gang == *gang && held.key.epoch <= *epoch;
                         if !meant || !held.phase.holds_resources() {
@@ -182,7 +182,7 @@ impl Agents {
 fn names(desired: &Desired, key: &MemberKey) -> bool {
     match desired {
         Desired::Run { gang, .. } => gang.id == key.gang && gang.epoch == key.epoch,
-        Desired::Stop { gang, epoch } => *gang == key.gang && key.epoch <= *epoch,
+        Desired::Stop { gang, epoch, .. } => *gang == key.gang && key.epoch <= *epoch,
     }
 }
 

@@ -284,7 +284,8 @@ pub struct Checkpoint {
     /// Steps between two checkpoints, at least 1; a template passes it on. `None` for the
     /// template's own.
     pub every: Option<u32>,
-    /// Checkpoints to keep, at least 1; a template passes it on. `None` for the template's own.
+    /// Checkpoints to keep, at least 1; a template passes it on, without one agents remove older
+    /// ones. `None` for the template's own, or for all.
     pub keep: Option<u32>,
 }
 

@@ -233,7 +233,7 @@ pub(crate) static CHECKPOINT: Section = Section {
         built(
             "keep",
             Shape::Count(validate::CHECKPOINT_COUNT),
-            "Checkpoints to keep; needs a template.",
+            "Checkpoints to keep; a template passes it on, else older ones are removed.",
         ),
         later("on_deadline"),
         later("upload"),

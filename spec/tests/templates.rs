@@ -326,7 +326,6 @@ fn what_a_template_cannot_do_is_refused() {
         ("run: x\ntemplate: ray", "E0107", "/template"),
         ("command: [x]\ntemplate: ray", "E0107", "/template"),
         ("run: x\ncheckpoint: {every: 5}", "E0102", "/checkpoint/every"),
-        ("run: x\ncheckpoint: {keep: 5}", "E0102", "/checkpoint/keep"),
         (
             "template: ray\nparams: {script: a}\ncheckpoint: {every: 5}",
             "E0107",

@@ -134,7 +134,7 @@ impl Collector for KernelCollector {
 }
 
 /// A record such as `6,339,5140900,-;text`: priority, number, microseconds, flags.
-fn parse_record(record: &str) -> Option<(u64, u64, &str)> {
+pub(crate) fn parse_record(record: &str) -> Option<(u64, u64, &str)> {
     let (head, text) = record.split_once(';')?;
     let mut fields = head.split(',');
     let (_priority, sequence, at_us) = (fields.next()?, fields.next()?, fields.next()?);

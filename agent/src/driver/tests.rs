@@ -36,8 +36,9 @@ impl Members for Fake {
         self.note(format!("update {key} {}", assignment.guests.len()));
     }
 
-    fn stop(&mut self, key: &MemberKey, grace: Duration) {
-        self.note(format!("stop {key} {}", grace.as_secs()));
+    fn stop(&mut self, key: &MemberKey, grace: Duration, keep_scene: bool) {
+        let scene = if keep_scene { " after its scene" } else { "" };
+        self.note(format!("stop {key} {}{scene}", grace.as_secs()));
     }
 
     async fn release(&mut self, key: &MemberKey) -> Result<(), SupervisorError> {
@@ -132,7 +133,7 @@ fn run(name: &str) -> DesiredGang {
 }
 
 fn stop(name: &str) -> DesiredGang {
-    DesiredGang { gang: gang(name), epoch: epoch(1), order: Order::Stop }
+    DesiredGang { gang: gang(name), epoch: epoch(1), order: Order::Stop { keep_scene: false } }
 }
 
 fn ended() -> MemberState {

@@ -31,7 +31,11 @@ fn content() -> Content {
         epoch: epoch(2),
         order: v1::Order::Run(Box::new(assignment("listed"))),
     };
-    let stop = v1::DesiredGang { gang: gang("stop"), epoch: epoch(5), order: v1::Order::Stop };
+    let stop = v1::DesiredGang {
+        gang: gang("stop"),
+        epoch: epoch(5),
+        order: v1::Order::Stop { keep_scene: false },
+    };
     for wire in [run, stop] {
         durable.desired.insert(wire.gang.clone(), gang_order(&wire).unwrap());
     }

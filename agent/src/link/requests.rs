@@ -1,19 +1,17 @@
 //! Questions of the coordinator, past the driver: each on a stream of its own, a few at a time.
 
+use std::sync::Arc;
+
 use gangline_common::request::answer;
 use gangline_common::transport::{Connection, REQUESTS, TransportError};
 use gangline_common::wire::request::AgentRequest;
 use tokio::task::JoinSet;
 
-use crate::metrics::NodePage;
-use crate::supervisor::RayClusters;
+use super::Channels;
+use crate::supervisor::checkpoints;
 
 /// Answers until the connection ends; what is being answered then ends with it.
-pub(super) async fn serve(
-    connection: &Connection,
-    ray: &RayClusters,
-    page: &NodePage,
-) -> TransportError {
+pub(super) async fn serve(connection: &Connection, channels: &Channels) -> TransportError {
     let mut answers = JoinSet::new();
     loop {
         while answers.len() >= REQUESTS as usize {
@@ -25,13 +23,19 @@ pub(super) async fn serve(
             Ok(stream) => stream,
             Err(error) => return error,
         };
-        let (ray, page) = (ray.clone(), page.clone());
+        let (ray, page) = (channels.ray.clone(), channels.page.clone());
+        let (scenes, nursery) = (channels.scenes.clone(), Arc::clone(&channels.nursery));
         answers.spawn(async move {
             let handle = |request| async move {
                 match request {
                     AgentRequest::RayState(request) => ray.answer(&request).await,
                     AgentRequest::NodeMetrics => page.text().await,
                     AgentRequest::RayMetrics { key } => ray.exports.page(&key).await,
+                    AgentRequest::Stacks { key } => scenes.answer(&key, true).await,
+                    AgentRequest::Scene { key } => scenes.answer(&key, false).await,
+                    AgentRequest::Checkpoints { directory } => {
+                        checkpoints::answer(&nursery, &directory).await
+                    }
                 }
             };
             if let Err(error) = answer(stream, handle).await {

@@ -82,7 +82,7 @@ impl Link {
             result = self.write_control(&mut sender, pace, hearing.renewed) => result,
             result = watch_silence(hearing.answered, self.silence.max(pace * 3)) => result,
             result = self.ship(connection, hearing.settled) => result,
-            error = requests::serve(connection, &self.channels.ray, &self.channels.page) => Err(error.into()),
+            error = requests::serve(connection, &self.channels) => Err(error.into()),
         }
     }
 

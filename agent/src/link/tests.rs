@@ -21,7 +21,7 @@ use crate::inventory::{Findings, Standing, inventory};
 use crate::join::{JoinError, join};
 use crate::metrics::Options;
 use crate::sample::{assignment, epoch, gang, generation};
-use crate::supervisor::{LogSource, RayClusters};
+use crate::supervisor::{LogSource, Nursery, RayClusters, Scenes};
 use crate::tail::TailMember;
 use crate::tail::member::Tails;
 use crate::telemetry::Numbered;
@@ -90,6 +90,8 @@ impl Agent {
             tail: tail_receiver,
             tails: Tails::default(),
             ray: RayClusters::default(),
+            scenes: Scenes::default(),
+            nursery: Arc::new(Nursery::new("/nonexistent".into())),
             page: page(&inventory),
             status,
             contact: watch::channel(None).0,
@@ -424,6 +426,8 @@ async fn another_version_is_asked_slowly() {
             tail: tail.subscribe(),
             tails: Tails::default(),
             ray: RayClusters::default(),
+            scenes: Scenes::default(),
+            nursery: Arc::new(Nursery::new("/nonexistent".into())),
             page: page(inventory),
             status: watch::channel(LinkStatus::default()).0,
             contact: watch::channel(None).0,

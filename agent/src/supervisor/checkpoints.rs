@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use gangline_common::ids::MemberId;
 use gangline_common::time::Timestamp;
+use gangline_common::wire::checkpoint::ListedCheckpoint;
+use gangline_common::wire::request::{FailureReason, RequestFailure};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -26,6 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// A look that takes longer is given up.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
+/// The same, of a look that somebody waits for: less than a question of the coordinator.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
+/// A removal that takes longer is given up; the next one goes on with it.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(300);
 /// File systems tell times only so finely, in milliseconds.
 const TIME_GRAIN_MS: u64 = 1_000;
 /// Entries of the directory that one look considers; further ones are not seen.
@@ -39,6 +45,19 @@ const POINTERS: [&str; 2] = ["latest_checkpointed_iteration.txt", "latest"];
 const OTHER_WORDS: [&str; 7] = ["tmp", "temp", "partial", "incomplete", "lock", "log", "tfevents"];
 /// Files that end so are notes about the training.
 const NOTES: [&str; 6] = ["txt", "json", "jsonl", "yaml", "yml", "csv"];
+
+/// Files and directories of all listed checkpoints together that are looked at; further ones are not
+/// counted.
+const FILE_LIMIT: usize = 200_000;
+/// Most checkpoints of one list: the newest.
+const LIST_LIMIT: usize = 1000;
+/// Where no file names the newest one, a checkpoint counts as complete when nothing in it was changed
+/// for so long, in milliseconds.
+const SETTLED_MS: u64 = 120_000;
+/// How the names of what is being removed begin: no name of a checkpoint does.
+const REMOVED: &str = ".gangline-removed-";
+/// Most checkpoints that are removed at a time; the next look goes on.
+const REMOVALS: usize = 16;
 
 /// An entry that counts as a training checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +102,141 @@ pub fn newest(directory: &Path) -> io::Result<Option<Entry>> {
     Ok(found)
 }
 
+/// Every training checkpoint in `directory`, the one that was changed last first; none when there is no
+/// such directory. Blocks for as long as the file system does.
+pub fn list(directory: &Path, now_ms: u64) -> io::Result<Vec<ListedCheckpoint>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut pointed: Option<Entry> = None;
+    let mut has_pointer = false;
+    for pointer in POINTERS {
+        if let (None, Some(named)) = (&pointed, by_pointer(directory, pointer)?) {
+            (has_pointer, pointed) = (true, named);
+        }
+    }
+    let newest = newest(directory)?.map(|entry| entry.name);
+    let mut list = Vec::new();
+    let mut left = FILE_LIMIT;
+    for entry in entries.take(ENTRY_LIMIT) {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(kind) = entry.file_type().ok().filter(|kind| kind.is_dir() || kind.is_file())
+        else {
+            continue;
+        };
+        if !may_be_one(&name, kind.is_file()) {
+            continue;
+        }
+        let mut size = Size::default();
+        size.add(&entry.path(), &mut left);
+        let is_newest = newest.as_ref() == Some(&name);
+        let complete = match &pointed {
+            // Written last of all, the file says that what is older than itself is complete.
+            Some(pointed) => name == pointed.name || size.changed_ms <= pointed.modified_ms,
+            None if has_pointer => false,
+            None => now_ms.saturating_sub(size.changed_ms) >= SETTLED_MS,
+        };
+        let Size { bytes, files, changed_ms } = size;
+        list.push(ListedCheckpoint { name, changed_ms, bytes, files, complete, newest: is_newest });
+    }
+    list.sort_by(|a, b| (b.changed_ms, &b.name).cmp(&(a.changed_ms, &a.name)));
+    list.truncate(LIST_LIMIT);
+    Ok(list)
+}
+
+/// What a tree holds; links in it are not followed.
+#[derive(Debug, Default)]
+struct Size {
+    bytes: u64,
+    files: u64,
+    /// Newest change of any file or directory of it.
+    changed_ms: u64,
+}
+
+impl Size {
+    /// Adds a file or directory and what is below it. What vanishes meanwhile is not counted; `left`
+    /// bounds how many entries are looked at.
+    fn add(&mut self, path: &Path, left: &mut usize) {
+        let mut open = vec![path.to_owned()];
+        while let Some(path) = open.pop() {
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            let Some(less) = left.checked_sub(1) else { return };
+            *left = less;
+            self.changed_ms = self.changed_ms.max(modified_ms(&metadata));
+            if metadata.is_dir() {
+                open.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|e| e.path()));
+            } else if metadata.is_file() {
+                self.bytes = self.bytes.saturating_add(metadata.len());
+                self.files += 1;
+            }
+        }
+    }
+}
+
+/// The names of the training checkpoints that go when `keep` stay: complete ones of the same series of
+/// numbers as the newest one, the lowest numbers first, and never the newest one or a later number.
+fn surplus(list: &[ListedCheckpoint], keep: u32) -> Vec<String> {
+    let Some(newest) = list.iter().find(|entry| entry.newest && entry.complete) else {
+        return Vec::new();
+    };
+    let Some((series, last)) = numbered(&newest.name) else { return Vec::new() };
+    let mut older: Vec<(u64, &str)> = list
+        .iter()
+        .filter(|entry| entry.complete && !entry.newest)
+        .filter_map(|entry| {
+            let (of, number) = numbered(&entry.name)?;
+            (of == series && number < last).then_some((number, entry.name.as_str()))
+        })
+        .collect();
+    older.sort_unstable();
+    let stay = (keep.max(1) - 1) as usize;
+    older.truncate(older.len().saturating_sub(stay));
+    older.into_iter().map(|(_, name)| name.to_owned()).collect()
+}
+
+/// The name without its last number, and that number: `global_step_40` is 40 of `global_step_#`.
+fn numbered(name: &str) -> Option<(String, u64)> {
+    let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
+    let before = name.get(..end)?.trim_end_matches(|c: char| c.is_ascii_digit());
+    let number = name.get(before.len()..end)?.parse().ok()?;
+    Some((format!("{before}#{}", name.get(end..)?), number))
+}
+
+/// Removes what is surplus, oldest first, and returns the names of what is gone. Blocks for as long as
+/// the file system does. What goes is first given another name, so that a removal that is cut off
+/// leaves nothing that looks like a training checkpoint.
+///
+/// Errors when the directory cannot be read, or something of it cannot be removed.
+pub fn retain(directory: &Path, keep: u32, now_ms: u64) -> io::Result<Vec<String>> {
+    for left in fs::read_dir(directory)?.take(ENTRY_LIMIT).flatten() {
+        if left.file_name().to_string_lossy().starts_with(REMOVED) {
+            remove(&left.path())?;
+        }
+    }
+    let mut gone = Vec::new();
+    for name in surplus(&list(directory, now_ms)?, keep).into_iter().take(REMOVALS) {
+        let aside = directory.join(format!("{REMOVED}{name}"));
+        match fs::rename(directory.join(&name), &aside) {
+            // The job has removed it itself.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            renamed => renamed?,
+        }
+        remove(&aside)?;
+        gone.push(name);
+    }
+    Ok(gone)
+}
+
+/// Removes a file, a link, or a directory with everything in it; no link is followed.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    }
+}
+
 /// What the file says; the outer `None` when there is no such file, the inner when what it names is
 /// not there.
 fn by_pointer(directory: &Path, pointer: &str) -> io::Result<Option<Option<Entry>>> {
@@ -120,6 +274,19 @@ fn modified_ms(metadata: &fs::Metadata) -> u64 {
     u64::try_from(ms).unwrap_or_default()
 }
 
+/// The training checkpoints in a directory, as JSON, for a question of the coordinator.
+///
+/// # Errors
+/// The file system does not answer in time, or not well.
+pub async fn answer(nursery: &Arc<Nursery>, directory: &str) -> Result<Vec<u8>, RequestFailure> {
+    let request = Request { run_as: None, task: Task::ListCheckpoints(PathBuf::from(directory)) };
+    let failure = |text| RequestFailure { reason: FailureReason::NoAnswer, text };
+    let listed =
+        files::ask_helper::<Vec<ListedCheckpoint>>(nursery, &request, ANSWER_TIMEOUT).await;
+    let listed = listed.map_err(|error| failure(error.to_string()))?.unwrap_or_default();
+    serde_json::to_vec(&listed).map_err(|error| failure(error.to_string()))
+}
+
 /// The watch over one member; ends with it.
 pub(super) struct CheckpointsTask(tokio::task::JoinHandle<()>);
 
@@ -139,6 +306,11 @@ struct Known {
 }
 
 impl Known {
+    /// No helper hangs in the file system.
+    fn is_free(&self) -> bool {
+        !self.hanging.is_some_and(process::lives)
+    }
+
     /// When, on this machine's boot clock, an entry that was found now was made; `None` for one that
     /// was known.
     fn made_ms(&mut self, found: &Entry, now: Timestamp) -> Option<u64> {
@@ -176,11 +348,11 @@ async fn look_again_and_again(
     events: mpsc::Sender<SupervisorEvent>,
 ) {
     let request =
-        Request { run_as: plan.assignment.run_as, task: Task::NewestCheckpoint(directory) };
+        Request { run_as: plan.assignment.run_as, task: Task::NewestCheckpoint(directory.clone()) };
     let mut known = Known::default();
     let mut pause = FIRST_PAUSE;
     loop {
-        if !known.hanging.is_some_and(process::lives) {
+        if known.is_free() {
             known.hanging = None;
             let asked_ms = Timestamp::now().boot_ms;
             match files::ask_helper::<Entry>(&nursery, &request, LOOK_TIMEOUT).await {
@@ -209,8 +381,39 @@ async fn look_again_and_again(
                 }
             }
         }
+        if let Some(keep) = plan.assignment.checkpoint_keep
+            && known.is_free()
+        {
+            known.hanging = remove_surplus(&plan, &directory, keep, &nursery).await;
+        }
         tokio::time::sleep(pause).await;
         pause = LOOK_EVERY.min(pause * 2);
+    }
+}
+
+/// Has the oldest training checkpoints removed. Returns the helper that hangs, if it does.
+async fn remove_surplus(
+    plan: &MemberPlan,
+    directory: &Path,
+    keep: u32,
+    nursery: &Arc<Nursery>,
+) -> Option<ProcessId> {
+    let task = Task::RetainCheckpoints { directory: directory.to_owned(), keep };
+    let request = Request { run_as: plan.assignment.run_as, task };
+    match files::ask_helper::<Vec<String>>(nursery, &request, REMOVE_TIMEOUT).await {
+        Ok(gone) => {
+            for name in gone.unwrap_or_default() {
+                tracing::info!(key = %plan.key, name, keep, "an old training checkpoint was removed");
+            }
+            None
+        }
+        Err(error) => {
+            tracing::warn!(key = %plan.key, %error, "old training checkpoints stay");
+            match error {
+                FilesError::TimedOut { helper, .. } => helper,
+                _ => None,
+            }
+        }
     }
 }
 
@@ -305,5 +508,100 @@ mod tests {
         assert_eq!(known.made_ms(&found(12_000), at(65_000, 70_000)), Some(35_000));
         assert_eq!(known.made_ms(&found(99_000), at(66_000, 71_000)), Some(66_000));
         assert_eq!(known.made_ms(&found(60_000), at(66_000, 71_000)), Some(55_000));
+    }
+
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn names(list: &[ListedCheckpoint], of: impl Fn(&ListedCheckpoint) -> bool) -> Vec<&str> {
+        list.iter().filter(|entry| of(entry)).map(|entry| entry.name.as_str()).collect()
+    }
+
+    #[test]
+    fn what_is_listed_has_its_size_and_says_whether_it_is_complete() {
+        let root = directory(&["global_step_20/", "global_step_40/", "train.log"]);
+        let deep = root.path().join("global_step_40/actor");
+        fs::create_dir(&deep).unwrap();
+        fs::write(deep.join("model.pt"), [0; 1000]).unwrap();
+        std::os::unix::fs::symlink("/etc", deep.join("link")).unwrap();
+        let now_ms = Timestamp::now().wall_ms;
+        let listed = list(root.path(), now_ms).unwrap();
+        assert_eq!(names(&listed, |_| true), ["global_step_40", "global_step_20"]);
+        assert_eq!((listed[0].bytes, listed[0].files), (1000, 1));
+        // Nothing names it, and it has just been written to.
+        assert_eq!(names(&listed, |entry| entry.complete), ["global_step_20"]);
+        assert_eq!(names(&listed, |entry| entry.newest), ["global_step_40"]);
+        let later = list(root.path(), now_ms + HOUR_MS).unwrap();
+        assert_eq!(names(&later, |entry| entry.complete).len(), 2);
+
+        let pointer = root.path().join("latest_checkpointed_iteration.txt");
+        fs::write(&pointer, "20").unwrap();
+        touch(&pointer, 10);
+        let listed = list(root.path(), now_ms + HOUR_MS).unwrap();
+        assert_eq!(names(&listed, |entry| entry.complete), ["global_step_20"]);
+        assert_eq!(names(&listed, |entry| entry.newest), ["global_step_20"]);
+        fs::write(&pointer, "80").unwrap();
+        let listed = list(root.path(), now_ms + HOUR_MS).unwrap();
+        assert_eq!(names(&listed, |entry| entry.complete || entry.newest), [""; 0]);
+        assert_eq!(list(&root.path().join("nowhere"), now_ms).unwrap(), []);
+    }
+
+    #[test]
+    fn the_oldest_of_the_newest_ones_series_go_and_nothing_else() {
+        let root = directory(&[
+            "global_step_9/",
+            "global_step_100/",
+            "best_step_3/",
+            "final/",
+            "global_step_20/",
+            "global_step_40/",
+            "notes.txt",
+        ]);
+        std::os::unix::fs::symlink(root.path().join("final"), root.path().join("global_step_1"))
+            .unwrap();
+        fs::write(root.path().join("global_step_9/model.pt"), "x").unwrap();
+        std::os::unix::fs::symlink("/etc", root.path().join("global_step_9/etc")).unwrap();
+        touch(&root.path().join("global_step_9"), 1);
+        let now_ms = Timestamp::now().wall_ms + HOUR_MS;
+        // The newest is the one that was changed last; a higher number is of another run.
+        assert_eq!(retain(root.path(), 2, now_ms).unwrap(), ["global_step_9"]);
+        assert_eq!(retain(root.path(), 2, now_ms).unwrap(), [""; 0]);
+        assert_eq!(retain(root.path(), 1, now_ms).unwrap(), ["global_step_20"]);
+        assert_eq!(retain(root.path(), 1, now_ms).unwrap(), [""; 0]);
+        let mut left: Vec<String> = fs::read_dir(root.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        let stays = [
+            "best_step_3",
+            "final",
+            "global_step_1",
+            "global_step_100",
+            "global_step_40",
+            "notes.txt",
+        ];
+        assert_eq!(left, stays);
+        assert!(Path::new("/etc/passwd").exists());
+    }
+
+    #[test]
+    fn nothing_goes_while_the_newest_one_is_not_known_to_be_complete() {
+        let root = directory(&["step_1/", "step_2/", "step_3/"]);
+        fs::write(root.path().join("step_3/model.pt"), "x").unwrap();
+        let now_ms = Timestamp::now().wall_ms;
+        assert_eq!(retain(root.path(), 1, now_ms).unwrap(), [""; 0]);
+        // What an earlier removal left behind goes in any case.
+        fs::create_dir(root.path().join(format!("{REMOVED}step_0"))).unwrap();
+        assert_eq!(retain(root.path(), 1, now_ms + HOUR_MS).unwrap(), ["step_1", "step_2"]);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn numbers_make_a_series() {
+        let of = numbered;
+        assert_eq!(of("global_step_40"), Some(("global_step_#".to_owned(), 40)));
+        assert_eq!(of("epoch=1-step=20.ckpt"), Some(("epoch=1-step=#.ckpt".to_owned(), 20)));
+        assert_eq!(of("iter_0000500"), Some(("iter_#".to_owned(), 500)));
+        assert_eq!(of("final"), None);
     }
 }

@@ -23,13 +23,18 @@ use super::births::Nursery;
 use super::checkpoints;
 use super::process::{self, ProcessId};
 use crate::collectors::shared;
+use crate::scene::{self, Subject};
 use crate::tail::remote::{self, Following};
+use gangline_common::time::Timestamp;
+use gangline_common::wire::scene::SCENE_FILE;
 use gangline_common::wire::v1::Assignment;
 
 /// Largest request that a helper reads, in bytes.
 const REQUEST_BYTES: u64 = 16 << 20;
-/// Longest answer of a helper that is read, in bytes.
+/// Longest answer of a helper that is read, in bytes; a scene is longer, though it is cut only later.
 const ANSWER_BYTES: u64 = 4 << 10;
+const SCENE_ANSWER_BYTES: u64 = 16 << 20;
+const LIST_ANSWER_BYTES: u64 = 2 << 20;
 /// Symbolic links are not followed when a log is opened for copying: jobs can make them.
 const NO_FOLLOW: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
@@ -63,6 +68,15 @@ pub enum Task {
     NewestCheckpoint(PathBuf),
     /// Follow files, for as long as there are commands (`crate::tail::remote`).
     Follow(Following),
+    /// List the training checkpoints of a directory.
+    ListCheckpoints(PathBuf),
+    /// Remove the oldest training checkpoints of a directory but so many.
+    RetainCheckpoints {
+        directory: PathBuf,
+        keep: u32,
+    },
+    /// Take down how things stand with a member.
+    TakeScene(Box<Subject>),
     /// Write, read and remove this file, to see whether its file system works.
     TryOut(PathBuf),
 }
@@ -251,6 +265,21 @@ pub fn helper_main() -> ExitCode {
             remote::serve(following.clone()).map_err(FilesError::Helper)?;
             found(&None::<()>)
         }
+        Task::ListCheckpoints(directory) => {
+            request.become_user()?;
+            let now_ms = Timestamp::now().wall_ms;
+            let listed = checkpoints::list(directory, now_ms);
+            found(&Some(listed.map_err(io_error("look into", directory))?))
+        }
+        Task::RetainCheckpoints { directory, keep } => {
+            request.become_user()?;
+            let gone = checkpoints::retain(directory, *keep, Timestamp::now().wall_ms);
+            found(&Some(gone.map_err(io_error("remove training checkpoints in", directory))?))
+        }
+        Task::TakeScene(subject) => {
+            let scene = scene::take(subject);
+            found(&Some(scene.map_err(|error| FilesError::Reported(error.to_string()))?))
+        }
         Task::TryOut(file) => {
             request.become_user()?;
             found(&Some(shared::try_out(file)))
@@ -312,7 +341,7 @@ pub async fn ask_helper<T: DeserializeOwned>(
     });
     let born = birth.await.map_err(|error| FilesError::Helper(io::Error::other(error)))?;
     let helper = born.map_err(FilesError::Helper)?;
-    match tokio::time::timeout(timeout, exchange(ours, &body)).await {
+    match tokio::time::timeout(timeout, exchange(ours, &body, request.answer_bytes())).await {
         Ok(Ok(answer)) => match answer.trim_end().split_at_checked(DONE.len()) {
             Some((DONE, found)) => {
                 serde_json::from_str(found).map_err(|error| FilesError::Helper(error.into()))
@@ -331,11 +360,11 @@ pub async fn ask_helper<T: DeserializeOwned>(
     }
 }
 
-async fn exchange(mut stream: UnixStream, body: &[u8]) -> io::Result<String> {
+async fn exchange(mut stream: UnixStream, body: &[u8], most: u64) -> io::Result<String> {
     stream.write_all(body).await?;
     stream.shutdown().await?;
     let mut answer = String::new();
-    stream.take(ANSWER_BYTES).read_to_string(&mut answer).await?;
+    stream.take(most).read_to_string(&mut answer).await?;
     Ok(answer)
 }
 
@@ -344,11 +373,25 @@ impl Request {
         self.run_as.map_or(Ok(()), |(uid, gid)| become_user(uid, gid))
     }
 
+    fn answer_bytes(&self) -> u64 {
+        match self.task {
+            Task::TakeScene(_) => SCENE_ANSWER_BYTES,
+            Task::ListCheckpoints(_) | Task::RetainCheckpoints { .. } => LIST_ANSWER_BYTES,
+            Task::CarryOut(_) | Task::NewestCheckpoint(_) | Task::Follow(_) | Task::TryOut(_) => {
+                ANSWER_BYTES
+            }
+        }
+    }
+
     fn first_target(&self) -> PathBuf {
         let operations = match &self.task {
             Task::CarryOut(operations) => operations,
             Task::NewestCheckpoint(path) | Task::TryOut(path) => return path.clone(),
             Task::Follow(_) => return PathBuf::new(),
+            Task::ListCheckpoints(directory) | Task::RetainCheckpoints { directory, .. } => {
+                return directory.clone();
+            }
+            Task::TakeScene(_) => return PathBuf::from("/proc"),
         };
         match operations.first() {
             Some(Operation::MakeDirectory { path } | Operation::WriteNew { path, .. }) => {
@@ -371,6 +414,17 @@ pub struct LogCopy {
     pub run_as: Option<(u32, u32)>,
 }
 
+impl LogCopy {
+    /// Where a scene goes: `<job directory>/bundle/attempt-<n>`, and the file in it.
+    fn scene(&self) -> Option<(PathBuf, PathBuf)> {
+        let attempt = self.directory.file_name()?;
+        let job = self.directory.parent()?.parent()?;
+        let directory = job.join("bundle").join(attempt);
+        let file = directory.join(format!("{}.json", self.member));
+        Some((directory, file))
+    }
+}
+
 impl fmt::Display for LogCopy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}.log", self.directory.display(), self.member)
@@ -391,6 +445,12 @@ pub async fn copy_logs(
     let drivers = logs.iter().filter(|(file, _)| file.starts_with("driver-")).count();
     let mut operations = vec![Operation::MakeDirectory { path: copy.directory.clone() }];
     for (file, from) in logs {
+        if file == SCENE_FILE {
+            let Some((directory, to)) = copy.scene() else { continue };
+            operations.push(Operation::MakeDirectory { path: directory });
+            operations.push(Operation::CopyNew { from: from.clone(), to });
+            continue;
+        }
         let name = match file.as_str() {
             "output" => &copy.member,
             _ if drivers == 1 => "driver",

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
+use gangline_common::wire::scene::Occasion;
 use gangline_common::wire::v1::{
     Assignment, Ended, EndedHow, Launcher, MemberState, OnDisconnect, Refusal,
 };
@@ -25,6 +26,8 @@ use super::ray_api::RayApi;
 use super::ray_jobs::RayWatch;
 use super::ray_metrics::Exported;
 use super::ray_state::{Listed, RayClusters};
+use super::scene::{self, Witness};
+use super::secrets::Known;
 use super::shim_link::{self, LinkError, ShimLink};
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorConfig, SupervisorEvent, environment, probe};
@@ -63,6 +66,7 @@ pub struct Member {
     pub contact: ContactTime,
     gate: Option<Gate>,
     tail: Arc<MemberTail>,
+    witness: Arc<Witness>,
     pub over: Arc<AtomicBool>,
     progress: Progress,
 }
@@ -77,6 +81,7 @@ pub struct Reins {
     pub gate: Option<Gate>,
     /// What is followed of its logs.
     pub tail: Arc<MemberTail>,
+    pub witness: Arc<Witness>,
     /// Set before the end is reported: no byte is added to any log any more.
     pub over: Arc<AtomicBool>,
 }
@@ -149,7 +154,7 @@ impl Member {
         (nursery, code): (Arc<Nursery>, Code),
         ray: RayClusters,
         events: mpsc::Sender<SupervisorEvent>,
-        Reins { stop, assignment, contact, gate, tail, over }: Reins,
+        Reins { stop, assignment, contact, gate, witness, tail, over }: Reins,
     ) -> Self {
         let spool = Arc::new(Spool::of(&plan, &config));
         Member {
@@ -165,6 +170,7 @@ impl Member {
             contact,
             gate,
             tail,
+            witness,
             over,
             progress: Progress::default(),
         }
@@ -477,8 +483,14 @@ impl Member {
             true => 0,
             false => self.sweep_orphans(&record.survivors).await,
         };
+        let asked = record.asked || self.stop.borrow().is_some();
+        if !asked && record.how != (How::Exited { code: 0 }) {
+            // What Ray's services wrote goes with the temp dir.
+            self.witness.keep(Occasion::Ended).await;
+        }
         let spool = Arc::clone(&self.spool);
         let (key, tail) = (self.plan.key.clone(), Arc::clone(&self.tail));
+        let assignment = Arc::clone(&self.assignment.borrow());
         let last_output = blocking(move || {
             tail.keep();
             if let Err(error) = spool.keep_driver_logs() {
@@ -487,7 +499,11 @@ impl Member {
             if let Err(error) = spool.remove_temp() {
                 tracing::warn!(%key, %error, "the temp dir was not removed");
             }
-            spool.last_output()
+            let environment = scene::environment_of(&spool);
+            match Known::of(&assignment, &environment).redactor() {
+                Ok(redactor) => spool.last_output(&redactor),
+                Err(error) => format!("(not shown: {error})"),
+            }
         })
         .await;
         let how = match record.how {
@@ -496,7 +512,6 @@ impl Member {
             How::Signalled { signal } => EndedHow::Signalled { signal },
             How::Failed { reason } => EndedHow::Failed { reason },
         };
-        let asked = record.asked || self.stop.borrow().is_some();
         let swept = record.swept.saturating_add(swept);
         self.over.store(true, Ordering::Release);
         self.say(MemberState::Ended(Ended {

@@ -4,7 +4,7 @@
 //! Orders come in by methods that return at once; what happened goes out as events.
 
 mod births;
-mod checkpoints;
+pub mod checkpoints;
 mod command;
 #[cfg(test)]
 mod command_tests;
@@ -25,6 +25,8 @@ mod ray_jobs;
 mod ray_metrics;
 mod ray_state;
 mod release;
+mod scene;
+mod secrets;
 mod shim_link;
 mod spool;
 
@@ -37,6 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
+use gangline_common::wire::scene::{Occasion, SCENE_FILE};
 use gangline_common::wire::v1::{
     Assignment, GangReport, GuestState, MemberAssignment, MemberState,
 };
@@ -49,11 +52,14 @@ use crate::code::Code;
 use crate::collectors::NewestReadings;
 use crate::health::gate::Gate;
 use crate::link::contact::ContactTime;
+use crate::scene::history::History;
 use crate::tail::member::Tails;
 
 use self::member::{Member, Reins};
 pub use self::ray_state::RayClusters;
 use self::release::Archive;
+pub use self::scene::Scenes;
+use self::scene::Witness;
 use self::spool::Spool;
 
 /// Longest grace of a stop; more would only overflow a clock.
@@ -115,7 +121,7 @@ pub struct TrainingCheckpoint {
 /// One log file of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSource {
-    /// `output` or `driver-<operation>`.
+    /// `output`, `driver-<operation>`, or `scene`, which is no log but goes the same way.
     pub file: String,
     /// Where it is now; a driver's log moves into the spool when its member ends.
     pub path: PathBuf,
@@ -145,10 +151,25 @@ impl StopOrder {
     }
 }
 
+/// Brings the end forward to `grace` from now, if that is sooner than what was ordered before.
+fn order(stop: &watch::Sender<Option<StopOrder>>, grace: Duration) {
+    let deadline = Instant::now() + grace.min(MAX_GRACE);
+    let order = StopOrder { deadline, kill: grace.is_zero() };
+    stop.send_if_modified(|current| {
+        let sooner = current.is_none_or(|current| order.is_sooner_than(current));
+        if sooner {
+            *current = Some(order);
+        }
+        sooner
+    });
+}
+
 struct Handle {
     spool: Spool,
     assignment: watch::Sender<Arc<Assignment>>,
-    stop: watch::Sender<Option<StopOrder>>,
+    stop: Arc<watch::Sender<Option<StopOrder>>>,
+    witness: Arc<Witness>,
+    _listed: scene::Listed,
     over: Arc<AtomicBool>,
     task: JoinHandle<()>,
 }
@@ -164,6 +185,8 @@ pub struct Supervisor {
     gate: Option<Gate>,
     archive: Archive,
     ray: RayClusters,
+    scenes: Scenes,
+    history: History,
     shared_root: watch::Sender<Option<PathBuf>>,
     tails: Tails,
 }
@@ -189,6 +212,8 @@ impl Supervisor {
             gate,
             archive,
             ray,
+            scenes: Scenes::default(),
+            history: History::default(),
             shared_root,
             tails: Tails::default(),
         }
@@ -207,6 +232,18 @@ impl Supervisor {
     /// The Ray clusters whose head runs here.
     pub fn ray_clusters(&self) -> RayClusters {
         self.ray.clone()
+    }
+
+    /// The members whose scenes can be taken.
+    pub fn scenes(&self) -> Scenes {
+        self.scenes.clone()
+    }
+
+    /// Gives it the samples of the last minutes.
+    #[must_use]
+    pub fn with_history(mut self, history: History) -> Self {
+        self.history = history;
+        self
     }
 
     /// Gives it the way to the code of jobs.
@@ -262,6 +299,17 @@ impl Supervisor {
         let (stop, stop_receiver) = watch::channel(None);
         let (assignment, newest) = watch::channel(Arc::clone(&plan.assignment));
         let over = Arc::new(AtomicBool::new(false));
+        let witness = Arc::new(Witness {
+            plan: plan.clone(),
+            assignment: newest.clone(),
+            spool: Arc::new(spool.clone()),
+            config: Arc::clone(&self.config),
+            nursery: Arc::clone(&self.nursery),
+            ray: self.ray.clone(),
+            history: self.history.clone(),
+            begun: AtomicBool::new(false),
+        });
+        let listed = self.scenes.list(&witness);
         let member = Member::new(
             plan,
             Arc::clone(&self.config),
@@ -269,6 +317,7 @@ impl Supervisor {
             self.ray.clone(),
             self.events.clone(),
             Reins {
+                witness: Arc::clone(&witness),
                 stop: stop_receiver,
                 assignment: newest,
                 contact: self.contact.clone(),
@@ -278,7 +327,9 @@ impl Supervisor {
             },
         );
         let task = spawn(member);
-        self.members.insert(key, Handle { spool, assignment, stop, over, task });
+        let (stop, _listed) = (Arc::new(stop), listed);
+        let handle = Handle { spool, assignment, stop, witness, _listed, over, task };
+        self.members.insert(key, handle);
     }
 
     /// Tells a member the newest content of its assignment: the guests of a standing cluster come and
@@ -290,17 +341,20 @@ impl Supervisor {
     }
 
     /// Ends a member: its job gets `grace` to end by itself, then everything is killed. Repeating
-    /// it can only bring the end forward; a grace of zero kills at once.
-    pub fn stop(&mut self, key: &MemberKey, grace: Duration) {
+    /// it can only bring the end forward; a grace of zero kills at once. With `keep_scene` the first
+    /// stop waits until the scene of the member is taken, for [`scene::DELAY`] at most.
+    pub fn stop(&mut self, key: &MemberKey, grace: Duration, keep_scene: bool) {
         let Some(handle) = self.members.get(key) else { return };
-        let deadline = Instant::now() + grace.min(MAX_GRACE);
-        let order = StopOrder { deadline, kill: grace.is_zero() };
-        handle.stop.send_if_modified(|current| {
-            let sooner = current.is_none_or(|current| order.is_sooner_than(current));
-            if sooner {
-                *current = Some(order);
-            }
-            sooner
+        let stop = Arc::clone(&handle.stop);
+        let is_over = handle.over.load(Ordering::Acquire);
+        let begun = handle.witness.begun.load(Ordering::Acquire);
+        if !keep_scene || begun || is_over || grace.is_zero() {
+            return order(&stop, grace);
+        }
+        let witness = Arc::clone(&handle.witness);
+        tokio::spawn(async move {
+            witness.keep(Occasion::Stopping).await;
+            order(&stop, grace);
         });
     }
 
@@ -335,6 +389,7 @@ impl Supervisor {
         let complete = handle.over.load(Ordering::Acquire);
         let mut logs = vec![("output".to_owned(), handle.spool.output())];
         logs.extend(handle.spool.driver_logs());
+        logs.push((SCENE_FILE.to_owned(), handle.spool.scene()));
         logs.into_iter()
             .filter(|(_, path)| path.exists())
             .map(|(file, path)| LogSource { file, path, complete })

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::command::{self, EPOCH_LABEL, GANG_LABEL, MEMBER_LABEL, rank_resource, shell_line};
 use super::ports::{self, FixedPort};
 use super::ray_api::{Job, Node, RayApi, RayApiError, RuntimeEnv, Submission, Version};
+use super::secrets;
 use super::spool::Spool;
 use super::{MemberPlan, StopOrder, SupervisorEvent, environment};
 
@@ -280,7 +281,11 @@ impl RayWatch {
         let operation = tracked.operation.clone();
         // An entrypoint of an earlier agent is there already, whatever the nodes look like now.
         match self.api.job(&operation).await {
-            Ok(Some(job)) => {
+            Ok(Some(mut job)) => {
+                let own = tracked.task.as_ref().map(|task| &task.assignment);
+                let own = own.unwrap_or(&self.plan.assignment);
+                // Its end holds the last lines of the job's log.
+                job.message = job.message.map(|text| secrets::removed(own, &text));
                 tracked.accepted = true;
                 tracked.status = Some(job.status.clone());
                 tracked.state = state_of(&job, &self.nodes, &self.plan.key);

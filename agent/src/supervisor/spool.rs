@@ -9,6 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use gangline_common::ids::MemberKey;
+use gangline_common::redact::Redactor;
+use gangline_common::wire::scene::SCENE_FILE;
 
 use super::command::Places;
 use super::files::{LogCopy, open_regular};
@@ -18,6 +20,8 @@ use crate::shim::record::{ExitRecord, Launch, RecordError};
 use crate::shim::{EXIT_FILE, LAUNCH_FILE, OUTPUT_FILE, PID_FILE};
 use crate::tail::place::session_directory;
 
+/// The scene of the member, once there is one.
+const SCENE: &str = "scene.json";
 const TOKEN_FILE: &str = "auth_token";
 /// Most logs of Ray drivers that are kept per member.
 const MAX_DRIVER_LOGS: usize = 128;
@@ -120,6 +124,15 @@ impl Spool {
         self.directory.join(OUTPUT_FILE)
     }
 
+    pub fn scene(&self) -> PathBuf {
+        self.directory.join(SCENE)
+    }
+
+    /// Where Ray's services log while the member runs.
+    pub fn ray_logs(&self) -> Option<PathBuf> {
+        Some(self.session_directory()?.join("logs"))
+    }
+
     /// Logs of Ray drivers: in Ray's temp dir while the member runs, in the spool afterwards.
     /// Pairs of log file name (`driver-<operation>`) and path, in the order of names.
     pub fn driver_logs(&self) -> Vec<(String, PathBuf)> {
@@ -205,14 +218,14 @@ impl Spool {
         remove_tree(&self.directory)
     }
 
-    /// The end of the output, for the cause: at most 20 lines and 4 KiB. A line in which Ray says
-    /// which of its processes died comes first when it is older than that.
-    pub fn last_output(&self) -> String {
+    /// The end of the output, for the cause: at most 20 lines and 4 KiB, without secrets. A line in
+    /// which Ray says which of its processes died comes first when it is older than that.
+    pub fn last_output(&self, secrets: &Redactor) -> String {
         let tail = match read_tail(&self.output()) {
             Ok(tail) => String::from_utf8_lossy(&tail).into_owned(),
             Err(_) => return String::new(), // nothing was ever started
         };
-        last_lines(&without_colours(&tail))
+        last_lines(&secrets.clean(&without_colours(&tail)))
     }
 }
 
@@ -226,6 +239,7 @@ pub fn log_copy(directory: &Path) -> Result<Option<LogCopy>, RecordError> {
 pub fn spooled_logs(directory: &Path) -> Vec<(String, PathBuf)> {
     let mut logs = vec![("output".to_owned(), directory.join(OUTPUT_FILE))];
     logs.extend(logs_in(directory, "driver-"));
+    logs.push((SCENE_FILE.to_owned(), directory.join(SCENE)));
     logs
 }
 

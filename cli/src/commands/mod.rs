@@ -3,7 +3,9 @@
 mod access;
 mod attached;
 mod audit;
+mod bundle;
 mod card;
+mod checkpoint;
 mod cluster;
 mod control;
 mod diagnose;
@@ -23,6 +25,7 @@ mod ray;
 mod secret;
 mod show;
 mod simulate;
+mod stack;
 pub(crate) mod steps;
 mod submit;
 mod template;
@@ -38,8 +41,8 @@ use std::io::Read;
 use serde_json::Value;
 
 use crate::args::{
-    Args, AuditCommand, ClusterCommand, Command, Globals, NodeCommand, Output, PoolCommand,
-    ProjectCommand, SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
+    Args, AuditCommand, CheckpointCommand, ClusterCommand, Command, Globals, NodeCommand, Output,
+    PoolCommand, ProjectCommand, SchemaCommand, SecretCommand, TemplateCommand, TokenCommand,
 };
 use crate::client::Client;
 use crate::config::{self, Settings};
@@ -78,6 +81,11 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
         Command::Why { job, attempt } => why::run(&client()?, &job, attempt, screen).await,
         Command::Queue { pool } => explain::queue(&client()?, pool.as_deref(), screen).await,
         Command::Diagnose(args) => diagnose::run(&args, screen),
+        Command::Stack(args) => stack::run(&client()?, &args, screen).await,
+        Command::Bundle(args) => bundle::run(&client()?, &args, screen).await,
+        Command::Checkpoint(args) => match args.command {
+            CheckpointCommand::Ls { job } => checkpoint::list(&client()?, &job, screen).await,
+        },
         Command::Simulate(args) => simulate::run(&args, client, screen).await,
         Command::Init(args) => template::init(&args, logged_in(&globals)?.as_ref(), screen),
         Command::Template(args) => match args.command {

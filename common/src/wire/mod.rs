@@ -5,10 +5,12 @@
 //! those of request streams, `ray_state` what such an answer says of Ray;
 //! `codec` is the only wire file that names bincode.
 
+pub mod checkpoint;
 pub mod codec;
 pub mod frame;
 pub mod ray_state;
 pub mod request;
+pub mod scene;
 pub mod tlv;
 pub mod v1;
 

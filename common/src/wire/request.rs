@@ -19,6 +19,13 @@ pub enum AgentRequest {
     NodeMetrics,
     /// What Ray exports of one member that runs on the node, untouched.
     RayMetrics { key: MemberKey },
+    /// The stacks of a member that runs on the node: JSON of `wire::scene::Scene` with no other part.
+    Stacks { key: MemberKey },
+    /// Everything that a person would ask for of a member that runs on the node: JSON of
+    /// `wire::scene::Scene`.
+    Scene { key: MemberKey },
+    /// The training checkpoints in a directory: JSON of a list of `wire::checkpoint`.
+    Checkpoints { directory: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -364,7 +364,10 @@ pub struct DesiredGang {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     Run(Box<Assignment>),
-    Stop,
+    Stop {
+        /// The gang has failed: how things stand is kept before anything of it is ended.
+        keep_scene: bool,
+    },
 }
 
 /// What one node must run for one incarnation of one gang.
@@ -392,12 +395,17 @@ pub struct Assignment {
     /// `command` launcher: what every rank runs.
     pub argv: Vec<Argument>,
     pub env: Vec<(String, String)>,
+    /// Names of those variables of `env` whose values are secrets.
+    pub secret_names: Vec<String>,
     pub workdir: Option<String>,
     /// Code that every rank's node must have before the rank starts.
     pub code: Option<CodeTree>,
     /// Directory of the job below the shared root; absent without a shared root.
     pub job_directory: Option<String>,
     pub checkpoint_directory: Option<String>,
+    /// So many training checkpoints stay in it; the agent of rank 0 removes older ones. All stay when
+    /// absent.
+    pub checkpoint_keep: Option<u32>,
     /// Further directories that ranks make below `job_directory`, by name.
     pub directories: Vec<String>,
     /// Files of `job_directory/config`, written by rank 0's node.
@@ -536,6 +544,8 @@ pub struct GuestJob {
     pub gpus_per_node: u32,
     pub addresses: Vec<IpAddr>,
     pub env: Vec<(String, String)>,
+    /// Names of those variables of `env` whose values are secrets.
+    pub secret_names: Vec<String>,
     pub workdir: Option<String>,
     pub code: Option<CodeTree>,
     pub job_directory: Option<String>,
@@ -570,6 +580,7 @@ impl Assignment {
             guests: Vec::new(),
             argv: job.argv,
             env: job.env,
+            secret_names: job.secret_names,
             workdir: job.workdir,
             code: job.code,
             job_directory: job.job_directory,

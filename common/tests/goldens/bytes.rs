@@ -378,7 +378,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000001c5 ; DesiredGang, 453 bytes
+    21 000001cf ; DesiredGang, 463 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -431,6 +431,7 @@ pub const DESIRED_GANG_RAY: &str = "
     02 ; gpus_per_node 2
     01 00 0a140002 ; addresses: 10.20.0.2
     01 01 41 01 62 ; env: `A` = `b`
+    01 01 41 ; secret_names: `A`
     01 02 2f77 ; workdir `/w`
     01 09 626c616b65333a3031 ; code `blake3:01`
     00 02 616c ; no shared root, of `al`
@@ -451,6 +452,7 @@ pub const DESIRED_GANG_RAY: &str = "
     00 ; gpus_per_node 0
     00 ; addresses: 0
     00 ; env: 0
+    00 ; secret_names: 0
     00 ; workdir absent
     00 ; code absent
     00 ; job_directory absent
@@ -477,12 +479,14 @@ pub const DESIRED_GANG_RAY: &str = "
     00 ; argv: 0
     01 ; env: 1
     02 4c52 03 302e31 ; - `LR` = `0.1`
+    01 02 4c52 ; secret_names: `LR`
     01 02 2f77 ; workdir `/w`
     01 09 626c616b65333a3030 ; code: tree `blake3:00`
     01 02 2f73 ;  shared_root `/s`
     02 616c ;  user `al`
     01 04 2f732f6a ; job_directory `/s/j`
     01 06 2f732f6a2f63 ; checkpoint_directory `/s/j/c`
+    01 03 ; checkpoint_keep 3
     01 05 77616e6462 ; directories: `wandb`
     01 ; config_files: 1
     06 612e79616d6c 04 783a2031 ; - `a.yaml` = `x: 1`
@@ -497,7 +501,7 @@ pub const DESIRED_GANG_RAY: &str = "
     01 fc00000040 ; log_bytes 1073741824";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 00000052 ; DesiredGang, 82 bytes
+    21 00000054 ; DesiredGang, 84 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -518,10 +522,12 @@ pub const DESIRED_GANG_COMMAND: &str = "
     01 00 09 2f62696e2f74727565 ; - text `/bin/true`
     01 00 03 612062 ; - text `a b`
     00 ; env: 0
+    00 ; secret_names: 0
     00 ; workdir absent
     00 ; code absent
     00 ; job_directory absent
     00 ; checkpoint_directory absent
+    00 ; checkpoint_keep absent
     00 ; directories: 0
     00 ; config_files: 0
     00 ; grace_ms 0
@@ -533,10 +539,10 @@ pub const DESIRED_GANG_COMMAND: &str = "
     00 ; log_bytes absent";
 
 pub const DESIRED_GANG_STOP: &str = "
-    21 0000000f ; DesiredGang, 15 bytes
+    21 00000010 ; DesiredGang, 16 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 fcffffffff ; epoch 2.4294967295
-    01 ; Stop";
+    01 01 ; Stop, keep_scene";
 
 pub const HEARTBEAT_ACK: &str = "
     22 0000000a ; HeartbeatAck, 10 bytes
@@ -754,6 +760,25 @@ pub const REQUEST_RAY_METRICS: &str = "
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     01 03 ; rank 3";
+
+pub const REQUEST_STACKS: &str = "
+    40 0000000d ; Request, 13 bytes
+    03 ; stacks of a member
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 03 ; rank 3";
+
+pub const REQUEST_SCENE: &str = "
+    40 0000000c ; Request, 12 bytes
+    04 ; scene of a member
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    00 ; head";
+
+pub const REQUEST_CHECKPOINTS: &str = "
+    40 00000008 ; Request, 8 bytes
+    05 ; training checkpoints
+    06 2f732f6a2f63 ; directory `/s/j/c`";
 
 pub const ANSWER_BODY: &str = "
     41 00000006 ; AnswerHead, 6 bytes

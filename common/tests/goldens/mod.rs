@@ -151,6 +151,9 @@ pub fn all() -> Vec<Golden> {
         REQUEST_GROUPS: Request = Message::Request(values::request_groups());
         REQUEST_NODE_METRICS: Request = Message::Request(values::request_node_metrics());
         REQUEST_RAY_METRICS: Request = Message::Request(values::request_ray_metrics());
+        REQUEST_STACKS: Request = Message::Request(values::request_stacks());
+        REQUEST_SCENE: Request = Message::Request(values::request_scene());
+        REQUEST_CHECKPOINTS: Request = Message::Request(values::request_checkpoints());
         ANSWER_BODY: AnswerHead = Message::AnswerHead(values::answer_body());
         ANSWER_UNKNOWN: AnswerHead = Message::AnswerHead(values::failed(FailureReason::Unknown, "new"));
         ANSWER_NOT_HERE: AnswerHead = Message::AnswerHead(values::failed(FailureReason::NotHere, ""));

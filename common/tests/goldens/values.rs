@@ -242,6 +242,7 @@ fn guests() -> Vec<GuestAssignment> {
         gpus_per_node: 2,
         addresses: vec![ip("10.20.0.2")],
         env: pairs(&[("A", "b")]),
+        secret_names: vec!["A".into()],
         workdir: Some("/w".into()),
         code: Some(CodeTree { tree: "blake3:01".into(), shared_root: None, user: "al".into() }),
         job_directory: Some("/s/a".into()),
@@ -258,6 +259,7 @@ fn guests() -> Vec<GuestAssignment> {
         gpus_per_node: 0,
         addresses: Vec::new(),
         env: Vec::new(),
+        secret_names: Vec::new(),
         workdir: None,
         code: None,
         job_directory: None,
@@ -416,6 +418,7 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         guests: guests(),
         argv: Vec::new(),
         env: pairs(&[("LR", "0.1")]),
+        secret_names: vec!["LR".into()],
         workdir: Some("/w".into()),
         code: Some(CodeTree {
             tree: "blake3:00".into(),
@@ -424,6 +427,7 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         }),
         job_directory: Some("/s/j".into()),
         checkpoint_directory: Some("/s/j/c".into()),
+        checkpoint_keep: Some(3),
         directories: vec!["wandb".into()],
         config_files: pairs(&[("a.yaml", "x: 1")]),
         grace_ms: 30_000,
@@ -454,10 +458,12 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         guests: Vec::new(),
         argv: vec!["/bin/true".into(), "a b".into()],
         env: Vec::new(),
+        secret_names: Vec::new(),
         workdir: None,
         code: None,
         job_directory: None,
         checkpoint_directory: None,
+        checkpoint_keep: None,
         directories: Vec::new(),
         config_files: Vec::new(),
         grace_ms: 0,
@@ -472,7 +478,7 @@ pub fn desired_gang_command() -> CoordinatorMessage {
 }
 
 pub fn desired_gang_stop() -> CoordinatorMessage {
-    desired_gang(u32::MAX, Order::Stop)
+    desired_gang(u32::MAX, Order::Stop { keep_scene: true })
 }
 
 pub fn heartbeat_ack() -> CoordinatorMessage {
@@ -622,6 +628,18 @@ pub fn request_node_metrics() -> AgentRequest {
 
 pub fn request_ray_metrics() -> AgentRequest {
     AgentRequest::RayMetrics { key: key(MemberId::Rank(3)) }
+}
+
+pub fn request_stacks() -> AgentRequest {
+    AgentRequest::Stacks { key: key(MemberId::Rank(3)) }
+}
+
+pub fn request_scene() -> AgentRequest {
+    AgentRequest::Scene { key: key(MemberId::Head) }
+}
+
+pub fn request_checkpoints() -> AgentRequest {
+    AgentRequest::Checkpoints { directory: "/s/j/c".into() }
 }
 
 pub fn answer_body() -> AnswerHead {

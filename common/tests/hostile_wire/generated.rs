@@ -300,7 +300,8 @@ fn code_tree() -> impl Strategy<Value = CodeTree> {
 fn guest_job() -> impl Strategy<Value = Box<GuestJob>> {
     let what = (arguments(), text(), text(), any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..3));
     let places = (of(text()), of(code_tree()), of(text()), of(text()), texts(), pairs());
-    (what, places, pairs(), any::<u64>()).prop_map(|(what, places, env, grace_ms)| {
+    let env = (pairs(), texts());
+    (what, places, env, any::<u64>()).prop_map(|(what, places, (env, secret_names), grace_ms)| {
         let (argv, job_name, project, [nnodes, gpus_per_node], addresses) = what;
         let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
             places;
@@ -312,6 +313,7 @@ fn guest_job() -> impl Strategy<Value = Box<GuestJob>> {
             gpus_per_node,
             addresses,
             env,
+            secret_names,
             workdir,
             code,
             job_directory,
@@ -351,22 +353,23 @@ fn assignment() -> impl Strategy<Value = Assignment> {
     let what = (job, any::<u32>(), text(), text(), launcher);
     let shape = (any::<[u32; 2]>(), vec(any::<IpAddr>(), 0..4), any::<IpAddr>(), ports());
     let entrypoints = (vec(entrypoint, 0..3), vec(guest(), 0..3));
-    let parts = (vec(member_assignment(), 0..3), entrypoints, arguments(), pairs());
+    let parts = (vec(member_assignment(), 0..3), entrypoints, arguments(), (pairs(), texts()));
     let places = (of(text()), of(code_tree()), of(text()), of(text()), texts(), pairs());
     let on_disconnect = prop_oneof![
         Just(OnDisconnect::Keep),
         any::<u64>().prop_map(|after_ms| OnDisconnect::Fence { after_ms }),
         any::<u64>().prop_map(|after_ms| OnDisconnect::StopAfter { after_ms }),
     ];
-    let logs = (texts(), of(any::<u64>()));
-    let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()), logs);
+    let limits = (texts(), of(any::<u64>()), of(any::<u32>()));
+    let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()), limits);
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
         let ([nnodes, gpus_per_node], addresses, head_address, head_ports) = shape;
-        let (members, (entrypoints, guests), argv, env) = parts;
+        let (members, (entrypoints, guests), argv, (env, secret_names)) = parts;
         let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
             places;
-        let (times, on_disconnect, auth_token, run_as, (log_files, log_bytes)) = rest;
+        let (times, on_disconnect, auth_token, run_as, limits) = rest;
+        let (log_files, log_bytes, checkpoint_keep) = limits;
         let [grace_ms, start_timeout_ms] = times;
         Assignment {
             job,
@@ -384,10 +387,12 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             guests,
             argv,
             env,
+            secret_names,
             workdir,
             code,
             job_directory,
             checkpoint_directory,
+            checkpoint_keep,
             directories,
             config_files,
             grace_ms,
@@ -405,7 +410,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
 pub fn coordinator_message() -> impl Strategy<Value = CoordinatorMessage> {
     let order = prop_oneof![
         assignment().prop_map(|assignment| Order::Run(Box::new(assignment))),
-        Just(Order::Stop),
+        any::<bool>().prop_map(|keep_scene| Order::Stop { keep_scene }),
     ];
     let desired_gang = (gang(), epoch(), order)
         .prop_map(|(gang, epoch, order)| Box::new(DesiredGang { gang, epoch, order }));
@@ -572,6 +577,9 @@ pub fn request() -> impl Strategy<Value = AgentRequest> {
         ray_state,
         Just(AgentRequest::NodeMetrics),
         key().prop_map(|key| AgentRequest::RayMetrics { key }),
+        key().prop_map(|key| AgentRequest::Stacks { key }),
+        key().prop_map(|key| AgentRequest::Scene { key }),
+        text().prop_map(|directory| AgentRequest::Checkpoints { directory }),
     ]
 }
 

@@ -117,7 +117,7 @@ fn a5_unknown_tags_of_a_gang_are_refused() {
     let run = Message::Coordinator(goldens::values::desired_gang_ray());
     let mut stop = goldens::values::desired_gang_ray();
     if let CoordinatorMessage::DesiredGang(gang) = &mut stop {
-        gang.order = Order::Stop;
+        gang.order = Order::Stop { keep_scene: false };
     }
     assert_unknown_tags_refused(&run, &Message::Coordinator(stop), 2);
 }

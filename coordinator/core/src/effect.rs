@@ -145,6 +145,8 @@ pub enum Desired {
     Stop {
         gang: GangId,
         epoch: Epoch,
+        /// It has failed: how things stand is kept before anything of it is ended.
+        keep_scene: bool,
     },
 }
 

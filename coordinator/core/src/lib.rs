@@ -69,7 +69,7 @@ use forecast::History;
 use gang::{Gang, GangState, Phase};
 use holdings::Holdings;
 use idle::Meter;
-use job::{Attempt, Job};
+use job::{Attempt, Job, Outcome};
 use misfits::Misfits;
 use node::{NetworkKey, Node};
 use planted::{Planted, is_planted};
@@ -548,7 +548,11 @@ impl Core {
         let given_up = self.nodes.get(node).into_iter().flat_map(|node| &node.stops);
         let given_up = given_up
             .filter(|(gang, _)| listed.is_none_or(|listed| !listed.contains(*gang)))
-            .map(|(gang, epoch)| Desired::Stop { gang: gang.clone(), epoch: *epoch });
+            .map(|(gang, epoch)| Desired::Stop {
+                gang: gang.clone(),
+                epoch: *epoch,
+                keep_scene: false,
+            });
         let live = listed.into_iter().flatten().filter_map(|id| {
             let gang = self.gangs.get(id)?;
             let job = self.jobs.get(&gang.job)?;
@@ -564,9 +568,14 @@ impl Core {
                 {
                     return None;
                 }
-                GangState::Stopping | GangState::Stopped => {
-                    Desired::Stop { gang: gang.id.clone(), epoch: gang.epoch }
-                }
+                GangState::Stopping | GangState::Stopped => Desired::Stop {
+                    gang: gang.id.clone(),
+                    epoch: gang.epoch,
+                    keep_scene: matches!(
+                        job.outcome,
+                        Some(Outcome::Failed { .. } | Outcome::Retried { .. })
+                    ),
+                },
             })
         });
         given_up.chain(live).collect()

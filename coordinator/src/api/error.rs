@@ -79,6 +79,8 @@ kinds! {
     RAY_SILENT = "E0366", BAD_GATEWAY, "Ray did not answer";
     NO_METRICS = "E0356", SERVICE_UNAVAILABLE, "The metrics could not be read";
     NO_SUCH_RAY_MEMBER = "E0357", NOT_FOUND, "No such member of a Ray cluster";
+    NO_SCENE = "E0358", NOT_FOUND, "Nothing was kept";
+    AGENT_SILENT = "E0359", BAD_GATEWAY, "The node's agent did not answer well";
     RATE_LIMITED = "E0367", TOO_MANY_REQUESTS, "Too many requests";
     NODE_IN_CONTACT = "E0368", CONFLICT, "The node is not lost";
     NOTHING_HELD = "E0369", CONFLICT, "The node holds nothing";

@@ -5,6 +5,7 @@
 mod alias;
 mod audit;
 pub mod auth;
+mod checkpoints;
 mod code;
 mod controls;
 pub mod dialect;
@@ -24,6 +25,7 @@ mod rates;
 mod ray;
 mod ray_state;
 mod samples;
+mod scenes;
 mod schema;
 mod secrets;
 mod series;
@@ -182,6 +184,10 @@ fn table() -> Vec<Route> {
         needs(ReadJobs, routes!(logs::get_lines)),
         needs(ReadJobs, routes!(logs::search_logs)),
         needs(ReadJobs, routes!(streams::follow_logs)),
+        needs(ReadJobs, routes!(scenes::get_scene)),
+        needs(ReadJobs, routes!(scenes::get_stacks)),
+        needs(ReadJobs, routes!(scenes::get_excerpts)),
+        needs(ReadJobs, routes!(checkpoints::get_checkpoints)),
         needs(ReadJobs, routes!(ray_state::ray_nodes)),
         needs(ReadJobs, routes!(ray_state::ray_actors)),
         needs(ReadJobs, routes!(ray_state::ray_placement_groups)),

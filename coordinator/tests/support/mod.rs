@@ -593,7 +593,7 @@ impl ModelAgent {
                         }
                     }
                 }
-                Desired::Stop { gang, epoch } => {
+                Desired::Stop { gang, epoch, .. } => {
                     listed.insert(gang.clone());
                     for (key, phase) in &mut self.members {
                         if key.gang == *gang && key.epoch <= *epoch && phase.holds_resources() {

@@ -75,7 +75,7 @@ impl Orders {
                 plans.insert((gang.id.clone(), gang.epoch), Arc::new(plan));
                 GangOrder { gang: gang.id.clone(), epoch: gang.epoch, order: Order::Run(order) }
             }
-            Desired::Stop { gang, epoch } => {
+            Desired::Stop { gang, epoch, .. } => {
                 GangOrder { gang: gang.clone(), epoch: *epoch, order: Order::Stop }
             }
         });

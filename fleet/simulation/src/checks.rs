@@ -78,7 +78,7 @@ impl Checks {
         for desired in &push.gangs {
             let (gang, epoch, kind) = match desired {
                 Desired::Run { gang, .. } => (&gang.id, gang.epoch, 1),
-                Desired::Stop { gang, epoch } => (gang, *epoch, 2),
+                Desired::Stop { gang, epoch, .. } => (gang, *epoch, 2),
             };
             self.decisions.add(gang.as_str().as_bytes());
             self.decisions.add(&epoch.n.to_be_bytes());
