@@ -1,6 +1,6 @@
 //! Log chunks onto disk: `<root>/<gang>/<epoch>/<member>/<file>.log`, byte for byte at offsets, and
 //! beside each file when its bytes were read (`times`). Files that grow no more are compressed to
-//! `<file>.zst` (`packed`), and removed in the end (`keep`).
+//! `<file>.gz` (`packed`), and removed in the end (`keep`).
 //!
 //! Writing a chunk twice changes nothing, a gap is never written, and an offset is acknowledged
 //! only when everything before it is on disk. So an agent may resend whatever it likes.
@@ -160,7 +160,7 @@ impl Logs {
             };
             for entry in std::fs::read_dir(member.path()).into_iter().flatten().flatten() {
                 let path = entry.path();
-                let is_log = path.extension().is_some_and(|end| end == "log" || end == "zst");
+                let is_log = path.extension().is_some_and(|end| end == "log" || end == "gz");
                 let name = path.file_stem().and_then(|stem| stem.to_str());
                 if let Some(file) = name.filter(|_| is_log) {
                     let length = self.durable_length(&path.with_extension("log"));
@@ -459,7 +459,7 @@ impl Writing {
 
 /// Path of the compressed form.
 fn compressed(path: &Path) -> PathBuf {
-    path.with_extension("zst")
+    path.with_extension("gz")
 }
 
 /// A new file that only the owner can read; one that is there is emptied.

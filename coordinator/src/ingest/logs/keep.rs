@@ -237,7 +237,7 @@ impl Logs {
     /// Compresses a file unless somebody writes to it. Returns its plain and compressed bytes.
     pub(super) fn pack(&self, path: &Path) -> io::Result<Option<(u64, u64)>> {
         let length = self.durable_length(path);
-        let new = path.with_extension("zst-new");
+        let new = path.with_extension("gz-new");
         let (plain, packed) = packed::pack(File::open(path)?, &new).inspect_err(|_| {
             // What is left of it is written over by the next try.
             let _ = fs::remove_file(&new);
@@ -373,7 +373,7 @@ mod tests {
         let swept = scene.sweep(POLICY, |_| ended(1, false), true);
         assert_eq!(swept.packed, 1);
         assert!(swept.bytes < text.len() as u64 / 10, "{swept:?}");
-        assert_eq!(scene.names("g-a/1.1/0"), ["output.times", "output.zst"]);
+        assert_eq!(scene.names("g-a/1.1/0"), ["output.gz", "output.times"]);
         let logs = &scene.logs;
         assert_eq!(logs.read(&key("g-a"), "output", 17, 16).unwrap(), b"step 1: loss 0.5");
         let stored = logs.stored(&key("g-a").gang, key("g-a").epoch);
@@ -381,7 +381,7 @@ mod tests {
         assert!(stored[0].times.is_some());
         // What is resent changes nothing; what is new makes it plain again.
         assert_eq!(scene.write(&key("g-a"), 0, &text[..100]), text.len() as u64);
-        assert_eq!(scene.names("g-a/1.1/0"), ["output.times", "output.zst"]);
+        assert_eq!(scene.names("g-a/1.1/0"), ["output.gz", "output.times"]);
         let length = text.len() as u64;
         assert_eq!(scene.write(&key("g-a"), length, b"last words\n"), length + 11);
         assert_eq!(scene.names("g-a/1.1/0"), ["output.log", "output.times"]);
@@ -400,12 +400,12 @@ mod tests {
         let member = scene.directory.path().join("g-a/1.1/0");
         scene.sweep(POLICY, |_| ended(1, false), true);
         fs::write(member.join("output.log"), &text).unwrap();
-        fs::write(member.join("output.zst-new"), b"half").unwrap();
+        fs::write(member.join("output.gz-new"), b"half").unwrap();
         let again = Logs::new(scene.directory.path().to_owned());
         assert_eq!(again.files(&key("g-a").gang, key("g-a").epoch).len(), 1);
         assert_eq!(again.read(&key("g-a"), "output", 0, 10 << 20).unwrap(), text);
         again.sweep(|_, _| ended(1, false), POLICY, 100 * DAY, || true).unwrap();
-        assert_eq!(scene.names("g-a/1.1/0"), ["output.times", "output.zst"]);
+        assert_eq!(scene.names("g-a/1.1/0"), ["output.gz", "output.times"]);
     }
 
     #[test]

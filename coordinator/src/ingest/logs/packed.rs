@@ -1,31 +1,27 @@
-//! The compressed form of a log file that grows no more: zstd frames of a fixed size and a table of
-//! them at the end, so that any piece can be read without the rest.
+//! The compressed form of a log file that grows no more: gzip members of a fixed plain size, each of
+//! which says in its header how long it is, so that any piece can be read without the rest.
 //!
-//! It is zstd's seekable format: `zstd -d` reads it. The table says nothing that is believed
-//! unchecked: its sums must fit the file, and no frame may become larger than [`FRAME_BYTES`].
+//! `gzip -d` reads it. The headers say nothing that is believed unchecked: the sizes must fit the file,
+//! and no member may become larger than [`FRAME_BYTES`].
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use zstd::bulk::{Compressor, Decompressor};
-use zstd::zstd_safe::CParameter;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
 
-/// Plain bytes of one frame.
+/// Plain bytes of one member; the last may have fewer.
 const FRAME_BYTES: usize = 256 << 10;
-const LEVEL: i32 = 3;
-/// The skippable frame that holds the table, and the last word of the file.
-const TABLE_MAGIC: u32 = 0x184d_2a5e;
-const FOOTER_MAGIC: u32 = 0x8f92_eab1;
-/// Number of frames, a byte of flags, the last word.
-const FOOTER_BYTES: u64 = 9;
-/// Magic and length of the skippable frame.
-const HEADER_BYTES: u64 = 8;
-/// Compressed and plain size of a frame.
-const ENTRY_BYTES: usize = 8;
-/// Frames of one file, which are 4 TiB: a larger number is a lie.
-const MAX_FRAMES: u32 = 16 << 20;
+const LEVEL: u32 = 4;
+/// Deflate, an extra field, no time, written on Unix; 12 bytes of extra field, of which 8 are ours.
+const HEADER: [u8; 16] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 3, 12, 0, b'G', b'L', 8, 0];
+/// With the bytes of the whole member and the plain ones.
+const HEADER_BYTES: usize = HEADER.len() + 8;
+/// CRC-32 and length of the plain bytes.
+const TRAILER_BYTES: usize = 8;
 
 /// Compresses `source` into a new file at `to`, flushed to disk. Returns its plain and its compressed
 /// bytes.
@@ -35,9 +31,6 @@ const MAX_FRAMES: u32 = 16 << 20;
 pub fn pack(mut source: File, to: &Path) -> io::Result<(u64, u64)> {
     let target = super::create(to)?;
     let mut out = BufWriter::with_capacity(FRAME_BYTES, target);
-    let mut compressor = Compressor::new(LEVEL)?;
-    compressor.set_parameter(CParameter::ChecksumFlag(true))?;
-    let mut table = Vec::new();
     let (mut plain, mut packed) = (0, 0);
     let mut block = Vec::with_capacity(FRAME_BYTES);
     loop {
@@ -46,28 +39,24 @@ pub fn pack(mut source: File, to: &Path) -> io::Result<(u64, u64)> {
         if read == 0 {
             break;
         }
-        let frame = compressor.compress(&block)?;
-        out.write_all(&frame)?;
-        for size in [frame.len(), read] {
-            table.extend_from_slice(&size_of_frame(size)?.to_le_bytes());
-        }
+        let member = member(&block)?;
+        out.write_all(&member)?;
         plain += read as u64;
-        packed += frame.len() as u64;
-    }
-    let frames = size_of_frame(table.len() / ENTRY_BYTES)?;
-    let content = size_of_frame(table.len() + FOOTER_BYTES as usize)?;
-    let header = [TABLE_MAGIC.to_le_bytes(), content.to_le_bytes()].concat();
-    let footer = [&frames.to_le_bytes()[..], &[0], &FOOTER_MAGIC.to_le_bytes()].concat();
-    for part in [&header, &table, &footer] {
-        out.write_all(part)?;
-        packed += part.len() as u64;
+        packed += member.len() as u64;
     }
     out.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
     Ok((plain, packed))
 }
 
-fn size_of_frame(size: usize) -> io::Result<u32> {
-    u32::try_from(size).map_err(|_| damaged("too many frames"))
+fn member(block: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = DeflateEncoder::new(Vec::new(), Compression::new(LEVEL));
+    encoder.write_all(block)?;
+    let body = encoder.finish()?;
+    let size = |bytes: usize| u32::try_from(bytes).map_err(|_| damaged("a block is too large"));
+    let whole = size(HEADER_BYTES + body.len() + TRAILER_BYTES)?.to_le_bytes();
+    let length = size(block.len())?.to_le_bytes();
+    let sum = crc32fast::hash(block).to_le_bytes();
+    Ok([&HEADER[..], &whole, &length, &body, &sum, &length].concat())
 }
 
 fn damaged(what: &str) -> io::Error {
@@ -78,48 +67,42 @@ fn damaged(what: &str) -> io::Error {
 #[derive(Debug)]
 pub struct Packed {
     file: File,
-    /// Where each frame begins, compressed and plain; then where the last one ends.
+    /// Where each member begins, compressed and plain; then where the last one ends.
     starts: Vec<(u64, u64)>,
-    /// The frame that was read last.
+    /// The member that was read last.
     newest: Option<(usize, Vec<u8>)>,
 }
 
 impl Packed {
-    /// Reads the table of a file.
+    /// Looks at the headers of a file.
     ///
     /// # Errors
     /// It cannot be read, or is not what [`pack`] writes.
     pub fn open(path: &Path) -> io::Result<Packed> {
         let file = File::open(path)?;
         let bytes = file.metadata()?.len();
-        let at = bytes.checked_sub(FOOTER_BYTES).ok_or_else(|| damaged("it is too short"))?;
-        let mut footer = [0; FOOTER_BYTES as usize];
-        file.read_exact_at(&mut footer, at)?;
-        let (frames, rest) = footer.split_first_chunk::<4>().ok_or_else(|| damaged("footer"))?;
-        if rest != [&[0], &FOOTER_MAGIC.to_le_bytes()[..]].concat() {
-            return Err(damaged("it has no table"));
-        }
-        let frames = u32::from_le_bytes(*frames);
-        let table_bytes = u64::from(frames) * ENTRY_BYTES as u64;
-        let table_at = at.checked_sub(table_bytes).filter(|at| *at >= HEADER_BYTES);
-        let table_at = table_at.filter(|_| frames <= MAX_FRAMES);
-        let table_at = table_at.ok_or_else(|| damaged("its table is too large"))?;
-        let mut table = vec![0; frames as usize * ENTRY_BYTES];
-        file.read_exact_at(&mut table, table_at)?;
-        let mut starts = Vec::with_capacity(frames as usize + 1);
-        let mut at = (0, 0);
-        for [packed, plain] in table.as_chunks::<4>().0.as_chunks::<2>().0 {
-            let sizes = (u32::from_le_bytes(*packed), u32::from_le_bytes(*plain));
-            let fits = (1..=FRAME_BYTES).contains(&(sizes.1 as usize));
-            if !fits || sizes.0 as usize > 2 * FRAME_BYTES {
-                return Err(damaged("a frame is too large or empty"));
+        let mut starts = vec![(0, 0)];
+        let (mut at, mut plain) = (0, 0);
+        while at < bytes {
+            let mut header = [0; HEADER_BYTES];
+            let read = file.read_exact_at(&mut header, at);
+            read.map_err(|_| damaged("it is cut off"))?;
+            let (known, sizes) = header.split_at(HEADER.len());
+            let [[whole, length]] = sizes.as_chunks::<4>().0.as_chunks::<2>().0 else {
+                return Err(damaged("header"));
+            };
+            let (whole, length) = (u32::from_le_bytes(*whole), u32::from_le_bytes(*length));
+            let end = at + u64::from(whole);
+            // Only the last one is short: their number is bounded by what the file holds.
+            let full = length as usize == FRAME_BYTES || end == bytes;
+            let fits = (1..=FRAME_BYTES).contains(&(length as usize)) && full;
+            let large = whole as usize > 2 * FRAME_BYTES;
+            let small = (whole as usize) < HEADER_BYTES + TRAILER_BYTES;
+            if known != HEADER || !fits || large || small || end > bytes {
+                return Err(damaged("a header does not fit it"));
             }
-            starts.push(at);
-            at = (at.0 + u64::from(sizes.0), at.1 + u64::from(sizes.1));
-        }
-        starts.push(at);
-        if at.0 != table_at - HEADER_BYTES {
-            return Err(damaged("its table does not fit it"));
+            (at, plain) = (end, plain + u64::from(length));
+            starts.push((at, plain));
         }
         Ok(Packed { file, starts, newest: None })
     }
@@ -154,13 +137,18 @@ impl Packed {
     fn frame(&mut self, index: usize) -> io::Result<&[u8]> {
         if self.newest.as_ref().is_none_or(|(newest, _)| *newest != index) {
             let bounds = self.starts.get(index).zip(self.starts.get(index + 1));
-            let (begin, end) = bounds.ok_or_else(|| damaged("a frame is missing"))?;
-            let mut packed = vec![0; (end.0 - begin.0) as usize];
-            self.file.read_exact_at(&mut packed, begin.0)?;
+            let (begin, end) = bounds.ok_or_else(|| damaged("a member is missing"))?;
+            let mut member = vec![0; (end.0 - begin.0) as usize];
+            self.file.read_exact_at(&mut member, begin.0)?;
             let size = (end.1 - begin.1) as usize;
-            let plain = Decompressor::new()?.decompress(&packed, size)?;
-            if plain.len() != size {
-                return Err(damaged("a frame has another size than its table says"));
+            let body = member.get(HEADER_BYTES..member.len() - TRAILER_BYTES);
+            let mut plain = Vec::with_capacity(size);
+            let body = DeflateDecoder::new(body.unwrap_or_default());
+            // One byte more than there may be shows that there are too many.
+            body.take(size as u64 + 1).read_to_end(&mut plain)?;
+            let sum = [crc32fast::hash(&plain).to_le_bytes(), (size as u32).to_le_bytes()].concat();
+            if plain.len() != size || !member.ends_with(&sum) {
+                return Err(damaged("a member is not what its sums say"));
             }
             self.newest = Some((index, plain));
         }
@@ -174,7 +162,7 @@ mod tests {
 
     fn packed(content: &[u8]) -> (tempfile::TempDir, std::path::PathBuf) {
         let directory = tempfile::tempdir().unwrap();
-        let (plain, to) = (directory.path().join("a.log"), directory.path().join("a.zst"));
+        let (plain, to) = (directory.path().join("a.log"), directory.path().join("a.gz"));
         std::fs::write(&plain, content).unwrap();
         let (bytes, size) = pack(File::open(plain).unwrap(), &to).unwrap();
         assert_eq!(bytes, content.len() as u64);
@@ -198,8 +186,10 @@ mod tests {
             assert_eq!(file.read_at(offset as u64, limit).unwrap(), content[offset..end]);
         }
         assert_eq!(file.read_at(content.len() as u64 + 5, 9).unwrap(), b"");
-        // What other programs make of it: frames, and one that is skipped.
-        let all = zstd::stream::decode_all(File::open(&path).unwrap()).unwrap();
+        // What other programs make of it: one stream of gzip after another.
+        let mut all = Vec::new();
+        let mut others = flate2::read::MultiGzDecoder::new(File::open(&path).unwrap());
+        others.read_to_end(&mut all).unwrap();
         assert_eq!(all, content);
     }
 
@@ -211,33 +201,31 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_lies_is_an_error_and_costs_little() {
+    fn headers_that_lie_are_errors_and_cost_little() {
         let (_directory, path) = packed(&b"some text of a log\n".repeat(40_000));
         let whole = std::fs::read(&path).unwrap();
-        let end = whole.len();
-        let frames = u32::from_le_bytes(*whole[end - 9..].first_chunk::<4>().unwrap());
         let lies = |at: usize, bytes: &[u8]| {
             let mut lie = whole.clone();
             lie[at..at + bytes.len()].copy_from_slice(bytes);
             lie
         };
-        let table = end - 9 - frames as usize * ENTRY_BYTES;
+        let sizes = HEADER.len();
         for bad in [
             b"short".to_vec(),
             vec![0; 4096],
-            lies(end - 9, &[0xff; 4]),
-            lies(end - 9, &(frames - 1).to_le_bytes()),
-            lies(table, &[0xff; 4]),
-            lies(table + 4, &u32::MAX.to_le_bytes()),
-            lies(table + 4, &[0; 4]),
+            whole[..whole.len() - 1].to_vec(),
+            lies(0, &[0; 8]),
+            lies(sizes, &[0xff; 4]),
+            lies(sizes, &[0; 4]),
+            lies(sizes + 4, &u32::MAX.to_le_bytes()),
+            lies(sizes + 4, &[0; 4]),
+            // Many small ones would make many of a short file.
+            lies(sizes + 4, &1000u32.to_le_bytes()),
         ] {
             std::fs::write(&path, bad).unwrap();
             assert_eq!(Packed::open(&path).unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
-        for bad in [lies(table + 4, &1000u32.to_le_bytes()), lies(9, b"damage"), lies(0, &[0; 8])] {
-            std::fs::write(&path, bad).unwrap();
-            let mut file = Packed::open(&path).unwrap();
-            assert!(file.read_at(0, 4000).is_err());
-        }
+        std::fs::write(&path, lies(HEADER_BYTES + 9, b"damage")).unwrap();
+        assert!(Packed::open(&path).unwrap().read_at(0, 4000).is_err());
     }
 }
