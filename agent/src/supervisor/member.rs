@@ -1,5 +1,6 @@
 //! The life of one member, as one task: from the probe of its ports to the evidence of its end.
 
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,6 +47,8 @@ pub(super) const RAY_GRACE: Duration = Duration::from_secs(5);
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Pause between two looks for processes of a job that is being stopped.
 const QUIET_PAUSE: Duration = Duration::from_millis(250);
+/// How long a look for the head of a gang that is being stopped may take.
+const HEAD_LOOK: Duration = Duration::from_secs(1);
 /// How long a shim that cannot be reached may outstay its deadline before it is killed: it sweeps
 /// for at most a minute.
 const SHIM_OVERTIME: Duration = Duration::from_secs(75);
@@ -601,11 +604,22 @@ async fn quiet(plan: &MemberPlan, main: Option<ProcessId>, ray: Option<&RayWatch
             process::living_descendants(main.pid).iter().any(|id| of_jobs.contains(id))
         })
         .await;
-        if !busy {
+        // A head that has ended asks no job to end, and no job goes on without it.
+        if !busy || head_has_ended(plan).await {
             return;
         }
         tokio::time::sleep(QUIET_PAUSE).await;
     }
+}
+
+/// Whether nobody listens for the gang any more where its head did. A host that does not answer says
+/// nothing.
+async fn head_has_ended(plan: &MemberPlan) -> bool {
+    let assignment = &plan.assignment;
+    let Some(port) = ports::fixed(assignment.head_ports, FixedPort::Gcs) else { return false };
+    let look = tokio::net::TcpStream::connect((assignment.head_address, port));
+    let seen = tokio::time::timeout(HEAD_LOOK, look).await;
+    matches!(seen, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 /// Everything before the shim runs on its own: decide, probe, write, fork. The shim is known by
