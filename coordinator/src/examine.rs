@@ -2,6 +2,7 @@
 //! `gangline_diagnosis`. The answer is kept beside the logs, the verdict goes to the core.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gangline_common::ids::{GangId, MemberId, MemberKey, NodeId};
 use gangline_common::wire::scene::SCENE_FILE;
@@ -10,11 +11,12 @@ use gangline_diagnosis::{
     share,
 };
 use gangline_spec::{LogAction, LogPattern, LogPolicy, log_pattern};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::board::{Board, JobSnapshot};
 use crate::core::effect::Examine;
 use crate::core::event::Event;
+use crate::core::evidence::is_of_a_lost_node;
 use crate::core::gang::{End, EndHow, Gang, Phase};
 use crate::core::health::{Condition, Level};
 use crate::core::job::{Attempt, Outcome};
@@ -26,8 +28,12 @@ use crate::training::Trainings;
 
 /// Conditions that began so long before an attempt are still about it, in milliseconds: clocks differ.
 const EARLY_MS: u64 = 5_000;
+/// Time that the log policies of one job may take.
+const POLICY_TIME: Duration = Duration::from_secs(5);
 /// Longest line that a log policy is tried on, in bytes.
 const POLICY_LINE: usize = 4096;
+/// Attempts that are looked into at a time.
+const AT_ONCE: usize = 2;
 /// Longest summary, in characters.
 const SUMMARY: usize = 400;
 
@@ -55,27 +61,42 @@ impl Examiner {
         Examiner { board, logs, rules: Arc::new(rules), trainings }
     }
 
-    /// Answers every request; ends with the driver.
+    /// Answers every request, [`AT_ONCE`] at a time; ends with the driver.
     pub async fn run(self, mut requests: mpsc::Receiver<Examine>, driver: DriverHandle) {
-        while let Some(Examine { job, attempt }) = requests.recv().await {
-            let Some(snapshot) = self.board.job(&job) else { continue };
-            let this = self.clone();
-            let looked = tokio::task::spawn_blocking(move || {
-                let found = this.look_into(&snapshot, attempt)?;
-                this.keep(&snapshot, attempt, &found.diagnosis);
-                let progressed = this.trainings.has_progressed(&snapshot, attempt);
-                Some(Verdict { progressed, ..verdict(&found) })
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        while let Some(examine) = requests.recv().await {
+            // Nobody closes it.
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let (this, driver) = (self.clone(), driver.clone());
+            tokio::spawn(async move {
+                this.answer_one(examine, &driver).await;
+                drop(place);
             });
-            match looked.await {
-                Ok(Some(verdict)) => {
-                    let event = Event::Examined { job, attempt, verdict: Box::new(verdict) };
-                    if driver.tell(event).await.is_err() {
-                        return;
-                    }
-                }
-                Ok(None) => tracing::warn!(%job, attempt, "there is no such attempt to look into"),
-                Err(error) => tracing::error!(%job, attempt, %error, "looking into a failure"),
+        }
+    }
+
+    async fn answer_one(&self, Examine { job, attempt }: Examine, driver: &DriverHandle) {
+        let Some(snapshot) = self.board.job(&job) else { return };
+        let mut attempts = snapshot.attempts.iter();
+        // Whoever waits asks again after a while.
+        if attempts.any(|known| known.number == attempt && known.verdict.is_some()) {
+            return;
+        }
+        let this = self.clone();
+        let looked = tokio::task::spawn_blocking(move || {
+            let found = this.look_into(&snapshot, attempt)?;
+            this.keep(&snapshot, attempt, &found.diagnosis);
+            let progressed = this.trainings.has_progressed(&snapshot, attempt);
+            Some(Verdict { progressed, ..verdict(&found) })
+        });
+        match looked.await {
+            Ok(Some(verdict)) => {
+                let event = Event::Examined { job, attempt, verdict: Box::new(verdict) };
+                // Without a driver there is nobody who waits for it.
+                let _ = driver.tell(event).await;
             }
+            Ok(None) => tracing::warn!(%job, attempt, "there is no such attempt to look into"),
+            Err(error) => tracing::error!(%job, attempt, %error, "looking into a failure"),
         }
     }
 
@@ -92,8 +113,15 @@ impl Examiner {
         let policies = policies(&snapshot.job.request.spec_json);
         let mut by_policy: Option<(usize, String, Option<NodeId>)> = None;
         let mut files = self.logs.files(&attempt.gang, attempt.epoch);
-        // It says again what the logs say, and much that says nothing.
-        files.retain(|(_, file, _)| file != SCENE_FILE);
+        let driver = format!("driver-{}", snapshot.job.operation(attempt.number));
+        files.retain(|(_, file, _)| match &attempt.guest {
+            // The rest is of its cluster and of other jobs on it.
+            Some(_) => *file == driver,
+            // It says again what the logs say, and much that says nothing.
+            None => file != SCENE_FILE,
+        });
+        files.sort_by_cached_key(|(member, file, _)| weight(gang, *member, file));
+        let until = Instant::now() + POLICY_TIME;
         let (head_bytes, tail_bytes) = share(files.len());
         for (member, file, length) in files.into_iter().take(MAX_SOURCES) {
             let key = MemberKey { gang: attempt.gang.clone(), epoch: attempt.epoch, member };
@@ -123,7 +151,7 @@ impl Examiner {
                 source = source.on_node(&node_name, 0);
             }
             case.read(&source);
-            if let Some((index, line)) = first_policy(&policies, &whole)
+            if let Some((index, line)) = first_policy(&policies, &whole, until)
                 && by_policy.as_ref().is_none_or(|(known, ..)| index < *known)
             {
                 by_policy = Some((index, line, node));
@@ -195,9 +223,14 @@ impl Examiner {
     /// Puts the answer beside the logs; without it the verdict still says what it was.
     fn keep(&self, snapshot: &JobSnapshot, number: u32, diagnosis: &Diagnosis) {
         let Some(attempt) = snapshot.attempts.iter().find(|a| a.number == number) else { return };
+        // Its logs go with it when it is deleted meanwhile.
+        if self.board.job(&snapshot.job.id).is_none() {
+            return;
+        }
+        let of = name_of(attempt);
         let kept = serde_json::to_vec(diagnosis)
             .map_err(std::io::Error::other)
-            .and_then(|answer| self.logs.put_answer(&attempt.gang, attempt.epoch, &answer));
+            .and_then(|answer| self.logs.put_answer(&attempt.gang, attempt.epoch, &of, &answer));
         if let Err(error) = kept {
             tracing::warn!(job = %attempt.job, %error, "an answer cannot be kept");
         }
@@ -206,9 +239,13 @@ impl Examiner {
     /// The answer that was kept, or one that is made now. Blocking.
     pub fn answer(&self, snapshot: &JobSnapshot, attempt: &Attempt) -> Option<serde_json::Value> {
         let (gang, epoch): (&GangId, _) = (&attempt.gang, attempt.epoch);
-        let kept = self.logs.answer(gang, epoch).ok().flatten();
+        let kept = self.logs.answer(gang, epoch, &name_of(attempt)).ok().flatten();
         kept.and_then(|answer| serde_json::from_slice(&answer).ok()).or_else(|| {
             let found = self.look_into(snapshot, attempt.number)?;
+            // A gang that still stops may say more.
+            if snapshot.gang.as_ref().is_none_or(|gang| !gang.is_live()) {
+                self.keep(snapshot, attempt.number, &found.diagnosis);
+            }
             serde_json::to_value(found.diagnosis).ok()
         })
     }
@@ -220,11 +257,32 @@ impl Examiner {
     }
 }
 
+/// What the answer on an attempt is kept as.
+fn name_of(attempt: &Attempt) -> String {
+    format!("{}-{}", attempt.job, attempt.number)
+}
+
 /// `rank-3`, `head`.
 fn member_name(member: MemberId) -> String {
     match member {
         MemberId::Head => "head".to_owned(),
         MemberId::Rank(rank) => format!("rank-{rank}"),
+    }
+}
+
+/// In which order the logs of a gang are looked at, for of a large one not all are: what its jobs said,
+/// what ended by itself, the output of ranks, their workers, Ray's own.
+fn weight(gang: Option<&Gang>, member: MemberId, file: &str) -> u8 {
+    let by_itself = gang.and_then(|gang| gang.members.get(&member)).is_some_and(
+        |member| matches!(&member.phase, Phase::Ended(end) if !end.asked && !end.is_success()),
+    );
+    match file {
+        _ if file.starts_with("driver-") => 0,
+        "output" if by_itself => 1,
+        _ if by_itself && file.contains("worker") => 2,
+        "output" => 3,
+        _ if file.contains("worker") => 4,
+        _ => 5,
     }
 }
 
@@ -237,7 +295,7 @@ fn end_fact(end: &End) -> Option<FactKind> {
         _ if end.asked => Some(FactKind::Stopped(StopReason::AfterFailure)),
         EndHow::Exited { code } => Some(FactKind::Exit { code: *code }),
         EndHow::Signalled { signal } => Some(FactKind::Signal { signal: *signal }),
-        EndHow::Failed { reason } if reason.starts_with("its node ") => Some(FactKind::NodeLost),
+        EndHow::Failed { reason } if is_of_a_lost_node(reason) => Some(FactKind::NodeLost),
         EndHow::Failed { .. } | EndHow::Refused { .. } | EndHow::Unfit { .. } => None,
     }
 }
@@ -288,13 +346,16 @@ fn policies(spec_json: &str) -> Vec<(LogPolicy, LogPattern)> {
 }
 
 /// The first policy that some line fits, and the first such line.
-fn first_policy(policies: &[(LogPolicy, LogPattern)], text: &[u8]) -> Option<(usize, String)> {
+fn first_policy(
+    policies: &[(LogPolicy, LogPattern)],
+    text: &[u8],
+    until: Instant,
+) -> Option<(usize, String)> {
     policies.iter().enumerate().find_map(|(index, (_, expression))| {
-        let mut lines = text.split(|byte| *byte == b'\n');
-        let line = lines.find(|line| {
-            let start = line.get(..POLICY_LINE).unwrap_or(line);
-            expression.is_match(start)
-        })?;
+        // Expressions can be slow, and others wait for their verdicts.
+        let lines = text.split(|byte| *byte == b'\n').take_while(|_| Instant::now() < until);
+        let mut lines = lines.map(|line| (line, line.get(..POLICY_LINE).unwrap_or(line)));
+        let (line, _) = lines.find(|(_, start)| expression.is_match(start))?;
         let shown = line.get(..SUMMARY).unwrap_or(line);
         Some((index, String::from_utf8_lossy(shown).into_owned()))
     })

@@ -181,11 +181,16 @@ fn dump(program: &Path, pid: u32, until: Instant) -> Result<String, String> {
             Ok(())
         });
     }
+    let was_stopped = is_stopped(pid);
     let mut child = command.spawn().map_err(|error| format!("it cannot be run: {error}"))?;
     let output = reader(child.stdout.take());
     let errors = reader(child.stderr.take());
     let until = until.min(Instant::now() + DUMP);
     let Some(success) = wait(&mut child, until) else {
+        // A stop that it had sent to a thread that could not take it would come when it is gone.
+        if !was_stopped {
+            cont(pid);
+        }
         return Err("it took too long and was killed".to_owned());
     };
     // Both ended with the child.
@@ -197,6 +202,19 @@ fn dump(program: &Path, pid: u32, until: Instant) -> Result<String, String> {
         return Ok(text(output));
     }
     Err(problem(&text(errors)))
+}
+
+/// Whether somebody has stopped the process: then it is not ours to continue.
+fn is_stopped(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().any(|line| line.starts_with("State:") && line.contains('T'))
+}
+
+fn cont(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(Err(error)) = pid.map(|pid| rustix::process::kill_process(pid, Signal::CONT)) {
+        tracing::warn!(%error, "a process that was looked into cannot be continued");
+    }
 }
 
 /// Its own words, and what helps when it may not look.

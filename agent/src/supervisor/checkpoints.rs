@@ -130,7 +130,7 @@ pub fn list(directory: &Path, now_ms: u64) -> io::Result<Vec<ListedCheckpoint>> 
             continue;
         }
         let mut size = Size::default();
-        size.add(&entry.path(), &mut left);
+        let seen = size.add(&entry.path(), &mut left);
         let is_newest = newest.as_ref() == Some(&name);
         let complete = match &pointed {
             // Written last of all, the file says that what is older than itself is complete.
@@ -138,6 +138,8 @@ pub fn list(directory: &Path, now_ms: u64) -> io::Result<Vec<ListedCheckpoint>> 
             None if has_pointer => false,
             None => now_ms.saturating_sub(size.changed_ms) >= SETTLED_MS,
         };
+        // What was not looked at as a whole may still be written.
+        let complete = complete && seen;
         let Size { bytes, files, changed_ms } = size;
         list.push(ListedCheckpoint { name, changed_ms, bytes, files, complete, newest: is_newest });
     }
@@ -157,21 +159,39 @@ struct Size {
 
 impl Size {
     /// Adds a file or directory and what is below it. What vanishes meanwhile is not counted; `left`
-    /// bounds how many entries are looked at.
-    fn add(&mut self, path: &Path, left: &mut usize) {
+    /// bounds how many entries are looked at. Whether everything could be looked at.
+    fn add(&mut self, path: &Path, left: &mut usize) -> bool {
         let mut open = vec![path.to_owned()];
+        let mut seen = true;
         while let Some(path) = open.pop() {
-            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-            let Some(less) = left.checked_sub(1) else { return };
+            let metadata = match fs::symlink_metadata(&path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                Err(_) => {
+                    seen = false;
+                    continue;
+                }
+                Ok(metadata) => metadata,
+            };
+            let Some(less) = left.checked_sub(1) else { return false };
             *left = less;
             self.changed_ms = self.changed_ms.max(modified_ms(&metadata));
             if metadata.is_dir() {
-                open.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|e| e.path()));
+                let Ok(entries) = fs::read_dir(&path) else {
+                    seen = false;
+                    continue;
+                };
+                for entry in entries {
+                    match entry {
+                        Ok(entry) => open.push(entry.path()),
+                        Err(_) => seen = false,
+                    }
+                }
             } else if metadata.is_file() {
                 self.bytes = self.bytes.saturating_add(metadata.len());
                 self.files += 1;
             }
         }
+        seen
     }
 }
 
@@ -182,6 +202,9 @@ fn surplus(list: &[ListedCheckpoint], keep: u32) -> Vec<String> {
         return Vec::new();
     };
     let Some((series, last)) = numbered(&newest.name) else { return Vec::new() };
+    if !counts_steps(&series) {
+        return Vec::new();
+    }
     let mut older: Vec<(u64, &str)> = list
         .iter()
         .filter(|entry| entry.complete && !entry.newest)
@@ -204,6 +227,14 @@ fn numbered(name: &str) -> Option<(String, u64)> {
     Some((format!("{before}#{}", name.get(end..)?), number))
 }
 
+/// Whether the number of a series is that of a step: others tell ranks, parts or seeds apart.
+fn counts_steps(series: &str) -> bool {
+    let before = series.split('#').next().unwrap_or_default().to_ascii_lowercase();
+    let mut words = before.split(|c: char| !c.is_ascii_alphabetic()).rev();
+    let word = words.find(|word| !word.is_empty()).unwrap_or_default();
+    ["step", "steps", "iter", "iteration", "epoch", "checkpoint", "ckpt"].contains(&word)
+}
+
 /// Removes what is surplus, oldest first, and returns the names of what is gone. Blocks for as long as
 /// the file system does. What goes is first given another name, so that a removal that is cut off
 /// leaves nothing that looks like a training checkpoint.
@@ -216,7 +247,18 @@ pub fn retain(directory: &Path, keep: u32, now_ms: u64) -> io::Result<Vec<String
         }
     }
     let mut gone = Vec::new();
+    let mut has_pointer = false;
+    for pointer in POINTERS {
+        has_pointer |= by_pointer(directory, pointer)?.is_some();
+    }
+    // Without a word of the framework the newest one may be incomplete after all: another one stays.
+    let keep = if has_pointer { keep } else { keep.max(2) };
     for name in surplus(&list(directory, now_ms)?, keep).into_iter().take(REMOVALS) {
+        // A file may be one of many that make a checkpoint together.
+        let kind = fs::symlink_metadata(directory.join(&name));
+        if !kind.is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
         let aside = directory.join(format!("{REMOVED}{name}"));
         match fs::rename(directory.join(&name), &aside) {
             // The job has removed it itself.
@@ -565,6 +607,9 @@ mod tests {
         // The newest is the one that was changed last; a higher number is of another run.
         assert_eq!(retain(root.path(), 2, now_ms).unwrap(), ["global_step_9"]);
         assert_eq!(retain(root.path(), 2, now_ms).unwrap(), [""; 0]);
+        // Only a pointer says for certain that the newest one is complete.
+        assert_eq!(retain(root.path(), 1, now_ms).unwrap(), [""; 0]);
+        fs::write(root.path().join("latest"), "global_step_40").unwrap();
         assert_eq!(retain(root.path(), 1, now_ms).unwrap(), ["global_step_20"]);
         assert_eq!(retain(root.path(), 1, now_ms).unwrap(), [""; 0]);
         let mut left: Vec<String> = fs::read_dir(root.path())
@@ -578,6 +623,7 @@ mod tests {
             "global_step_1",
             "global_step_100",
             "global_step_40",
+            "latest",
             "notes.txt",
         ];
         assert_eq!(left, stays);
@@ -592,8 +638,26 @@ mod tests {
         assert_eq!(retain(root.path(), 1, now_ms).unwrap(), [""; 0]);
         // What an earlier removal left behind goes in any case.
         fs::create_dir(root.path().join(format!("{REMOVED}step_0"))).unwrap();
-        assert_eq!(retain(root.path(), 1, now_ms + HOUR_MS).unwrap(), ["step_1", "step_2"]);
-        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+        assert_eq!(retain(root.path(), 1, now_ms + HOUR_MS).unwrap(), ["step_1"]);
+        assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn parts_of_one_checkpoint_are_no_series() {
+        let root = directory(&["step_1/", "step_2/"]);
+        for rank in 0..4 {
+            fs::write(root.path().join(format!("global_step_40_rank_{rank}.pt")), "x").unwrap();
+            fs::create_dir(root.path().join(format!("seed_{rank}"))).unwrap();
+        }
+        fs::write(root.path().join("global_step_50.pt"), "x").unwrap();
+        let now_ms = Timestamp::now().wall_ms + HOUR_MS;
+        for newest in ["global_step_40_rank_3.pt", "seed_3", "global_step_50.pt"] {
+            touch(&root.path().join(newest), 0);
+            assert_eq!(retain(root.path(), 1, now_ms).unwrap(), [""; 0], "{newest}");
+        }
+        let series = ["global_step_#", "epoch=1-step=#.ckpt", "iter_#", "ckpt-#"];
+        assert!(series.into_iter().all(counts_steps));
+        assert!(!["rank_#", "step_1_of_#", "model-#-of-8", "#"].into_iter().any(counts_steps));
     }
 
     #[test]

@@ -204,7 +204,11 @@ impl Files {
                 lock(&self.reads).ready.insert(name, (offset, bytes));
             }
         }
-        let last = self.ended.load(Ordering::Acquire) && !self.is_settled();
+        // Others may write there still, and nobody would end what they begin.
+        if self.is_settled() {
+            return Ok(None);
+        }
+        let last = self.ended.load(Ordering::Acquire);
         if !last && !rhythm.is_due() {
             return Ok(None);
         }

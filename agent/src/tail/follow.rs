@@ -322,30 +322,42 @@ impl Follower {
         stream.read(offset, limit)
     }
 
-    /// Looks a last time: nothing writes there any more.
+    /// Looks a last time: nothing writes there any more. Every stream has an end then, also when the
+    /// look failed.
     pub fn finish(&mut self, acknowledged: &BTreeMap<String, u64>) -> io::Result<News> {
-        let mut news = self.look(true, acknowledged)?;
+        let looked = self.look(true, acknowledged);
+        let mut news = News::default();
+        if let Ok(found) = &looked {
+            news = found.clone();
+        }
         for stream in self.streams.iter_mut().filter(|stream| stream.entry.end.is_none()) {
             let found = stream.file.is_some() || stream.length > 0;
             stream.end(if found { stream.length } else { u64::MAX }, &mut news);
         }
-        Ok(news)
+        looked.map(|_| news)
     }
 
     /// Looks a last time and keeps what was not acknowledged yet elsewhere, for the place will be
     /// removed. Nothing writes there any more.
-    pub fn keep(&mut self, acknowledged: &BTreeMap<String, u64>) -> io::Result<News> {
-        let news = self.finish(acknowledged)?;
+    /// What could not be kept does not hold up the rest: with the news comes the first error.
+    pub fn keep(&mut self, acknowledged: &BTreeMap<String, u64>) -> (News, Option<io::Error>) {
+        let (news, mut problem) = match self.finish(acknowledged) {
+            Ok(news) => (news, None),
+            Err(error) => (News::default(), Some(error)),
+        };
         let mut room = KEEP_BYTES;
         for stream in &mut self.streams {
             let from = acknowledged.get(&stream.entry.name).copied().unwrap_or(0);
             if stream.entry.kept.is_none() && stream.file.is_some() && from < stream.length {
-                fs::create_dir_all(&self.keeper)?;
-                stream.keep(&self.keeper, from, &mut room)?;
+                let kept = fs::create_dir_all(&self.keeper)
+                    .and_then(|()| stream.keep(&self.keeper, from, &mut room).map(|_| ()));
+                if let Err(error) = kept {
+                    problem.get_or_insert(error);
+                }
                 stream.entry.end = Some(stream.length);
             }
         }
-        Ok(News { entries: true, grown: true, ..news })
+        (News { entries: true, grown: true, ..news }, problem)
     }
 }
 
@@ -528,7 +540,12 @@ impl Stream {
         let wanted = usize::try_from(self.length - offset).unwrap_or(usize::MAX).min(limit);
         let bytes = read_up_to(file, within.saturating_add(self.entry.start), wanted)?;
         // Emptied and written anew since the last look: these are bytes of another stream.
-        if !self.is_same(file)? {
+        let is_same = self.is_same(file)?;
+        if self.entry.end.is_some() && (!is_same || bytes.is_empty()) {
+            // Nobody looks at it again.
+            return Ok(Bytes::Gone);
+        }
+        if !is_same {
             return Ok(Bytes::Some(Vec::new()));
         }
         self.given = self.given.max(offset + bytes.len() as u64);

@@ -277,12 +277,11 @@ impl MemberTail {
         if let Some(ray) = &parts.ray {
             let mut follower = lock(ray);
             let acknowledged = lock(&parts.acknowledged).clone();
-            match follower.keep(&acknowledged) {
-                Ok(news) => parts.take_ray(&follower, &news),
-                Err(error) => {
-                    tracing::warn!(key = %parts.key, %error, "logs of Ray were not kept");
-                    parts.note(&format!("logs of Ray were not kept to their end: {error}"));
-                }
+            let (news, problem) = follower.keep(&acknowledged);
+            parts.take_ray(&follower, &news);
+            if let Some(error) = problem {
+                tracing::warn!(key = %parts.key, %error, "logs of Ray were not kept");
+                parts.note(&format!("logs of Ray were not kept to their end: {error}"));
             }
         }
         parts.settled.store(true, Ordering::Release);

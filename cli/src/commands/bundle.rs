@@ -34,7 +34,8 @@ const MAX_BYTES: usize = 256 << 20;
 pub(super) async fn run(client: &Client, args: &Bundle, screen: &Screen) -> Result<u8, CliError> {
     let (mut value, job) = find_job(client, &args.job).await?;
     hide(&mut value);
-    let mut bundle = Contents { root: job.id.clone(), files: Vec::new(), left: MAX_BYTES };
+    let mut bundle =
+        Contents { root: job.id.chars().take(24).collect(), files: Vec::new(), left: MAX_BYTES };
     let made = jiff::Timestamp::now();
     bundle.add("job.json", &value);
     let about = json!({
@@ -57,15 +58,17 @@ pub(super) async fn run(client: &Client, args: &Bundle, screen: &Screen) -> Resu
     let path = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{}.tar.gz", job.id)));
     let seconds = u64::try_from(made.as_second()).unwrap_or(0);
     let cannot = |error| CliError::io(format!("cannot write {}", path.display()), &error);
-    // What is in it is the user's own.
+    // What is in it is the user's own. An older one stays until this one is whole.
+    let fresh = path.with_extension("part");
     let mut options = OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(&fresh);
     let count = bundle.files.len();
     let mut archive = Archive::new(file.map_err(cannot)?, seconds);
     for (name, content) in &bundle.files {
         archive.add(name, content).map_err(cannot)?;
     }
     archive.finish().and_then(|mut file| file.flush()).map_err(cannot)?;
+    std::fs::rename(&fresh, &path).map_err(cannot)?;
     if screen.is_json() {
         screen.json(&json!({"file": path.display().to_string(), "files": count}))?;
     } else {
@@ -136,7 +139,7 @@ fn hide(job: &mut Value) {
 /// A name for a file: nothing of it is a path.
 fn file_name(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let name: String = text.chars().map(|c| if plain(c) { c } else { '_' }).take(60).collect();
+    let name: String = text.chars().map(|c| if plain(c) { c } else { '_' }).take(40).collect();
     name.trim_start_matches('.').to_owned()
 }
 
@@ -155,7 +158,11 @@ impl Contents {
     fn add_text(&mut self, name: &str, text: &str) {
         let text = if text.len() <= self.left { text } else { "left out: the bundle is full\n" };
         self.left = self.left.saturating_sub(text.len());
-        let name = format!("{}/{name}", self.root);
+        let mut name = format!("{}/{name}", self.root);
+        // Names that were cut may be the same.
+        while self.files.iter().any(|(known, _)| *known == name) {
+            name.push('_');
+        }
         self.files.push((name, text.as_bytes().to_vec()));
     }
 

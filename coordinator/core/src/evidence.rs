@@ -32,6 +32,11 @@ pub struct Missing {
     pub text: String,
 }
 
+/// Whether a member that failed for this reason was given up because its node is gone.
+pub fn is_of_a_lost_node(reason: &str) -> bool {
+    reason.starts_with("its node ") || reason.contains(" without a word of its node")
+}
+
 impl Core {
     /// Looks at every gang with members on lost nodes.
     pub(super) fn expire_silence(&mut self, now: Timestamp, out: &mut Effects) {

@@ -17,6 +17,9 @@ use super::{Core, QUARANTINE_MS, Quarantine};
 
 /// After the last process has gone, a job waits this long for the rest of its logs.
 pub const LOGS_GRACE_MS: u64 = 60_000;
+/// Nor are logs waited for longer than this: nothing of the gang runs, and its job may be waiting to
+/// go on.
+pub const LOGS_LIMIT_MS: u64 = 900_000;
 /// Agents must say something about a committed allocation within this time (F6).
 pub const ACKNOWLEDGE_MS: u64 = 120_000;
 
@@ -377,10 +380,12 @@ impl Core {
             return;
         }
         let stopping_ms = now.boot_ms.saturating_sub(gang.since.boot_ms);
-        if gang.keeps && stopping_ms >= KEPT_MS {
+        let keeps = gang.keeps && stopping_ms < KEPT_MS;
+        if gang.keeps && !keeps {
             self.release_kept(id, now, out);
         }
         let waited = stopping_ms >= LOGS_GRACE_MS;
+        let given_up = stopping_ms >= LOGS_LIMIT_MS;
         let (mut all_done, mut job_done) = (true, true);
         for member in gang.members.values() {
             let (ended, complete) = match &member.phase {
@@ -389,7 +394,7 @@ impl Core {
             };
             let node = self.nodes.get(&member.node);
             let lost = node.is_none_or(|n| n.reachability == Reachability::Lost || n.revoked);
-            all_done &= ended && complete;
+            all_done &= ended && (complete || given_up);
             job_done &= (ended && (complete || waited)) || lost;
             all_done |= lost && is_planted(Planted::LostIsStopped);
         }
@@ -418,7 +423,7 @@ impl Core {
         if ends {
             self.end_job(&gang.job, &outcome, now, out);
             match outcome.terminal_state() {
-                None if gang.keeps => self.go_on(&gang, now, out),
+                None if keeps => self.go_on(&gang, now, out),
                 _ => self.release_kept(id, now, out),
             }
         }

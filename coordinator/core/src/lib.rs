@@ -16,7 +16,7 @@ pub mod credential;
 pub mod effect;
 pub mod eligibility;
 pub mod event;
-mod evidence;
+pub mod evidence;
 pub mod explain;
 pub mod fencing;
 pub mod forecast;
@@ -144,7 +144,7 @@ pub struct Core {
     /// What agents have measured of the GPUs of each live gang.
     meters: BTreeMap<GangId, Meter>,
     /// When it was asked why the newest attempt of a job failed, while that is waited for.
-    pub(crate) examined: BTreeMap<JobId, u64>,
+    examined: BTreeMap<JobId, recovery::Asked>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
     /// Nodes that health left in use because it had taken its share of their pool.

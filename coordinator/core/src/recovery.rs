@@ -20,8 +20,11 @@ use super::placement::{Fit, Room, fit, never, out_of_reach, shares, taken};
 
 /// After this many attempts in a row without a new training checkpoint or step there is no other.
 pub const STUCK_LIMIT: u32 = 3;
+/// A verdict that does not come within this time is asked for again: whoever looks may be busy with
+/// many that failed at once, or may have had no room for the question.
+pub const ASK_AGAIN_MS: u64 = 60_000;
 /// A verdict that does not come within this time is not waited for.
-pub const VERDICT_MS: u64 = 15_000;
+pub const VERDICT_MS: u64 = 600_000;
 /// Nodes are kept for the next attempt for no longer than this.
 pub const KEPT_MS: u64 = 180_000;
 
@@ -81,6 +84,13 @@ pub enum Again {
     After(Cause),
     /// Whatever the spec says of causes: it says so of a line that was in the log.
     Always,
+}
+
+/// When a verdict was asked for, on the boot clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    first_ms: u64,
+    last_ms: u64,
 }
 
 /// How the attempts of a job went so far.
@@ -217,7 +227,7 @@ impl Core {
         Some(outcome)
     }
 
-    /// Asks for a verdict once; whether it is still to be waited for.
+    /// Asks for a verdict, now and then again; whether it is still to be waited for.
     fn wait_for_verdict(
         &mut self,
         job: &JobId,
@@ -225,21 +235,26 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) -> bool {
-        let asked = *self.examined.entry(job.clone()).or_insert_with(|| {
-            out.examine.push(Examine { job: job.clone(), attempt });
-            now.boot_ms
-        });
-        let overdue = now.boot_ms.saturating_sub(asked) >= VERDICT_MS;
-        if overdue {
+        let known = self.examined.get(job).copied();
+        let asked = known.unwrap_or(Asked { first_ms: now.boot_ms, last_ms: now.boot_ms });
+        if now.boot_ms.saturating_sub(asked.first_ms) >= VERDICT_MS {
             self.examined.remove(job);
+            return false;
         }
-        !overdue
+        if known.is_none() || now.boot_ms.saturating_sub(asked.last_ms) >= ASK_AGAIN_MS {
+            out.examine.push(Examine { job: job.clone(), attempt });
+            self.examined.insert(job.clone(), Asked { last_ms: now.boot_ms, ..asked });
+        }
+        true
     }
 
     /// Asks for a verdict that nothing waits for: on the attempt with which a job ends.
     pub(super) fn ask_why_it_ended(&self, job: &Job, outcome: &Outcome, out: &mut Effects) {
         let known = self.attempts.get(&(job.id.clone(), job.attempts));
-        let open = known.is_some_and(|attempt| attempt.verdict.is_none());
+        // One that ends in the queue did not fail in its newest attempt.
+        let open = known.is_some_and(|attempt| {
+            attempt.verdict.is_none() && matches!(attempt.outcome, Some(Outcome::Failed { .. }))
+        });
         if open && matches!(outcome, Outcome::Failed { .. }) {
             out.examine.push(Examine { job: job.id.clone(), attempt: job.attempts });
         }
@@ -296,6 +311,11 @@ impl Core {
         self.allocate(&job, shares, now, out);
     }
 
+    fn anyone_due_for(&self, pool: &str) -> bool {
+        let mut firsts = self.queue.lines().filter_map(|(_, line)| line.first());
+        firsts.any(|job| job.request.may_use(pool) && self.is_due(job))
+    }
+
     /// The nodes for a gang that had others before: those of its ranks that would still do, each with
     /// its rank, and in the other places nodes of the same pool.
     fn again<'a>(&'a self, request: &JobRequest, gang: &Gang, room: &Room<'_>) -> Option<Fit<'a>> {
@@ -314,6 +334,10 @@ impl Core {
             return None;
         }
         let missing = (places.len() - kept.len()) as u32;
+        // Nodes may be kept for those that are due; then it takes its turn like everybody.
+        if missing > 0 && self.anyone_due_for(&pool) {
+            return None;
+        }
         if missing > 0 {
             let spare = JobRequest {
                 nnodes: missing,

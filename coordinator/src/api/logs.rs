@@ -15,6 +15,8 @@ use gangline_common::wire::scene::SCENE_FILE;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+pub(super) use lines::permit;
+
 use super::auth::{Action, Caller};
 use super::error::{ApiError, BAD_PARAMETER, LOGS_REMOVED, Problem, quoted};
 use super::jobs::find_job;

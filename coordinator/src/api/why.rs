@@ -10,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller};
 use super::error::{ApiError, BAD_PARAMETER, Problem};
 use super::jobs::find_job;
+use super::logs::permit;
 use super::view::outcome_word;
 use super::{App, Params, Selector};
 use crate::board::JobSnapshot;
@@ -90,6 +91,7 @@ pub(super) async fn why(
     let (examiner, job) = (shared.api.examiner.clone(), snapshot.job.clone());
     let attempts = snapshot.attempts.iter().map(|attempt| AttemptEnd::of(attempt)).collect();
     let shown = attempt.clone();
+    let _permit = permit(&shared).await?;
     let looked = tokio::task::spawn_blocking(move || {
         let attempt = attempt.as_deref().filter(|attempt| has_failed(attempt))?;
         examiner.answer(&snapshot, attempt)

@@ -15,7 +15,7 @@ mod times;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,9 +39,6 @@ const BATCH: usize = 16;
 /// Bytes that an agent says it read at another time than this close to their arrival carry the time
 /// at which they came, in milliseconds.
 const MAX_SKEW_MS: u64 = 5_000;
-
-/// Why an incarnation failed, as JSON, beside the directories of its members.
-const ANSWER: &str = "why.json";
 
 /// A log stream had to be ended.
 #[derive(Debug, thiserror::Error)]
@@ -145,8 +142,10 @@ impl Logs {
             (Ok(()), Ok(metadata)) => metadata.len(),
             _ => 0,
         };
-        self.lock().entry(path.to_owned()).or_default().length = length;
-        length
+        let mut all = self.lock();
+        let known = all.entry(path.to_owned()).or_default();
+        known.length = known.length.max(length);
+        known.length
     }
 
     /// Every file of one incarnation with its durable length, in order. Blocking.
@@ -225,18 +224,25 @@ impl Logs {
         }
     }
 
-    /// Keeps what was found out about an incarnation beside its logs. Blocking.
-    pub fn put_answer(&self, gang: &GangId, epoch: Epoch, answer: &[u8]) -> io::Result<()> {
+    /// Keeps what was found out about an attempt beside the logs of its incarnation, which it may share
+    /// with other jobs. Blocking.
+    pub fn put_answer(
+        &self,
+        gang: &GangId,
+        epoch: Epoch,
+        of: &str,
+        answer: &[u8],
+    ) -> io::Result<()> {
         let directory = self.directory(gang, epoch);
-        std::fs::create_dir_all(&directory)?;
-        let fresh = directory.join("why.new");
-        std::fs::write(&fresh, answer)?;
-        std::fs::rename(fresh, directory.join(ANSWER))
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        let fresh = directory.join(format!("why-{of}.new"));
+        create(&fresh)?.write_all(answer)?;
+        std::fs::rename(fresh, directory.join(format!("why-{of}.json")))
     }
 
-    /// What was found out about an incarnation; `None` when nothing was. Blocking.
-    pub fn answer(&self, gang: &GangId, epoch: Epoch) -> io::Result<Option<Vec<u8>>> {
-        match std::fs::read(self.directory(gang, epoch).join(ANSWER)) {
+    /// What was found out about an attempt; `None` when nothing was. Blocking.
+    pub fn answer(&self, gang: &GangId, epoch: Epoch, of: &str) -> io::Result<Option<Vec<u8>>> {
+        match std::fs::read(self.directory(gang, epoch).join(format!("why-{of}.json"))) {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -448,7 +454,10 @@ impl Writing {
                     None
                 }
             };
-            if let Some(known) = held.logs.lock().get_mut(&held.path) {
+            // A stream that was cut may finish behind the one that came after it.
+            if let Some(known) = held.logs.lock().get_mut(&held.path)
+                && known.length <= length
+            {
                 (known.length, known.times) = (length, times);
             }
         }

@@ -297,7 +297,7 @@ fn is_same(one: &JobSnapshot, other: &JobSnapshot) -> bool {
 }
 
 /// The right to one read of many lines.
-pub(super) async fn permit(shared: &Shared) -> Result<OwnedSemaphorePermit, ApiError> {
+pub(in crate::api) async fn permit(shared: &Shared) -> Result<OwnedSemaphorePermit, ApiError> {
     let waiting = shared.scans.clone().acquire_owned();
     match tokio::time::timeout(PATIENCE, waiting).await {
         Ok(Ok(permit)) => Ok(permit),

@@ -108,7 +108,7 @@ impl Logs {
         room: impl Fn() -> bool,
     ) -> io::Result<Swept> {
         let mut swept = Swept::default();
-        let mut kept = self.incarnations(fate)?;
+        let mut kept = self.incarnations(fate, now_ms)?;
         let age = |kept: &Kept| match kept.fate {
             Fate::Live => None,
             Fate::Ended { at_ms, failed } => Some((now_ms.saturating_sub(at_ms), failed)),
@@ -147,7 +147,11 @@ impl Logs {
         Ok(swept)
     }
 
-    fn incarnations(&self, fate: impl Fn(&GangId, Epoch) -> Option<Fate>) -> io::Result<Vec<Kept>> {
+    fn incarnations(
+        &self,
+        fate: impl Fn(&GangId, Epoch) -> Option<Fate>,
+        now_ms: u64,
+    ) -> io::Result<Vec<Kept>> {
         let gangs = match fs::read_dir(&*self.root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             gangs => gangs?,
@@ -164,7 +168,11 @@ impl Logs {
                     continue;
                 };
                 let Some((bytes, newest_ms)) = measure(&entry.path()) else { continue };
-                let unknown = Fate::Ended { at_ms: newest_ms, failed: true };
+                // It may have begun since somebody looked what there is.
+                let unknown = match now_ms.saturating_sub(newest_ms) < SETTLE_MS {
+                    true => Fate::Live,
+                    false => Fate::Ended { at_ms: newest_ms, failed: true },
+                };
                 let fate = fate(&id, epoch).unwrap_or(unknown);
                 all.push(Kept { gang: id.clone(), epoch, fate, bytes });
             }
@@ -414,7 +422,7 @@ mod tests {
         for gang in ["g-old", "g-failed", "g-live", "g-new"] {
             scene.write(&key(gang), 0, b"text\n");
         }
-        scene.logs.put_answer(&key("g-old").gang, key("g-old").epoch, b"{}").unwrap();
+        scene.logs.put_answer(&key("g-old").gang, key("g-old").epoch, "j-old-1", b"{}").unwrap();
         let fate = |gang: &str| match gang {
             "g-old" => ended(31, false),
             "g-failed" => ended(31, true),
@@ -424,7 +432,7 @@ mod tests {
         let swept = scene.sweep(POLICY, fate, true);
         assert_eq!((swept.removed, swept.packed), (1, 0));
         assert_eq!(scene.names("g-old"), ["1.1", "1.1.removed"]);
-        let why = scene.logs.answer(&key("g-old").gang, key("g-old").epoch).unwrap();
+        let why = scene.logs.answer(&key("g-old").gang, key("g-old").epoch, "j-old-1").unwrap();
         assert_eq!(why.as_deref(), Some(&b"{}"[..]), "what was found out stays");
         assert_eq!(scene.sweep(POLICY, fate, true).removed, 0, "once is enough");
         let removed = scene.logs.removed(&key("g-old").gang, key("g-old").epoch).unwrap();

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::LazyLock;
+use std::time::Instant;
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -16,6 +17,8 @@ use super::LogFile;
 pub const MAX_LINE: usize = 16 << 10;
 /// Longest expression, in bytes, and what it may need compiled.
 const MAX_PATTERN: usize = 1000;
+/// What a millisecond of looking costs of a budget, in bytes: 64 MiB are 8 s.
+const BYTES_A_MS: u64 = 8 << 10;
 const MAX_COMPILED: usize = 1 << 20;
 /// Bytes that are searched backward for the lines before a hit.
 const BEFORE_BYTES: u64 = 64 << 10;
@@ -261,7 +264,12 @@ impl Lines {
             let rest = self.rest();
             if let Some(end) = memchr::memrchr(b'\n', rest) {
                 let whole = rest.get(..=end).unwrap_or_default();
-                let Some((start, end, begin)) = filter.find(whole) else {
+                let began = Instant::now();
+                let found = filter.find(whole);
+                // Some expressions take long for what they read: time counts as well.
+                let spent_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+                *budget = budget.saturating_sub(spent_ms.saturating_mul(BYTES_A_MS));
+                let Some((start, end, begin)) = found else {
                     self.at += end + 1;
                     continue;
                 };
