@@ -67,7 +67,8 @@ fn role(job: &Job, attempt: &Attempt, member: MemberId, file: &str) -> Role {
     match job.request.launcher {
         Launcher::Ray if member == DRIVER_MEMBER && file == driver => Role::Steps,
         Launcher::Command if by_rank_0 && file == "output" => Role::Steps,
-        _ if file.contains("metrics") => Role::Steps,
+        // Those of other ranks say the same, and there may be thousands.
+        _ if by_rank_0 && file.contains("metrics") => Role::Steps,
         _ if RAYS_OWN.iter().any(|own| file.contains(own)) => Role::Nothing,
         _ => Role::Life,
     }
