@@ -144,7 +144,6 @@ pub async fn recover(fleet: &Fleet, fault: Fault) -> anyhow::Result<Recovered> {
     let api = fleet.api()?;
     let job = api.submit(&fault.spec()).await?;
     wait_steps(fleet, &job, if fault.is_mended() { 12 } else { 10 }).await?;
-    let before = steps(fleet, &job).len();
     fault.inject(fleet, &api, &job).await?;
     let injected = Instant::now();
     let ended = until(&api, &job, |page| attempt(page, 1)["outcome"].is_string()).await?;
@@ -152,13 +151,15 @@ pub async fn recover(fleet: &Fleet, fault: Fault) -> anyhow::Result<Recovered> {
     let again = |page: &Value| page["attempts"] == 2 || is_over(page);
     let next = until(&api, &job, again).await?;
     let stop = injected.elapsed() - detect;
+    // Nothing of the first attempt runs any more: what comes now is of the second.
+    let of_first = steps(fleet, &job).len();
     let (mut start, mut resume) = (None, None);
     if !is_over(&next) {
         let at = injected.elapsed();
         until(&api, &job, |page| page["state"] == "RUNNING" || is_over(page)).await?;
         start = Some(injected.elapsed() - at);
         let at = injected.elapsed();
-        while steps(fleet, &job).len() <= before.max(steps_of_first(fleet, &job, before)) {
+        while steps(fleet, &job).len() <= of_first {
             ensure!(injected.elapsed() < PATIENCE, "{job} makes no step");
             tokio::time::sleep(LOOK).await;
         }
@@ -187,14 +188,6 @@ pub async fn recover(fleet: &Fleet, fault: Fault) -> anyhow::Result<Recovered> {
         start,
         resume,
     })
-}
-
-/// Steps that the first attempt may still have written after the fault are not steps of the second.
-fn steps_of_first(fleet: &Fleet, job: &str, before: usize) -> usize {
-    let all = steps(fleet, job);
-    // A later attempt begins at a checkpoint: its first step is not above the last one.
-    let fell = all.windows(2).position(|pair| matches!(pair, [a, b] if b <= a));
-    fell.map_or(all.len(), |last| last + 1).max(before)
 }
 
 fn attempt(page: &Value, number: usize) -> &Value {

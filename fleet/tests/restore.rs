@@ -21,7 +21,7 @@ const STUBBORN: &str = r#"["sh", "-c", "trap 'date >> $GANGLINE_CKPT_DIR/signall
 fn stubborn(name: &str, nnodes: u32, exclude: &str) -> String {
     format!(
         "name: {name}\nresources: {{nnodes: {nnodes}, cpus_per_node: 0.5, memory_per_node: \
-         64MiB, exclude_nodes: [{exclude}]}}\nlauncher: {{type: command}}\ncommand: {STUBBORN}\ngrace_period: 1s\n"
+         64MiB, exclude_nodes: [{exclude}]}}\nlauncher: {{type: command}}\ncommand: {STUBBORN}\ngrace_period: 1s\nretry: {{max: 0}}\n"
     )
 }
 
