@@ -16,7 +16,7 @@ use super::controls::EXCLUDED_LIMIT;
 use super::effect::{Effects, Examine, Write};
 use super::gang::{Gang, GangState, Phase};
 use super::job::{Attempt, Job, JobRequest, JobState, Outcome};
-use super::placement::{Fit, Room, fit, never, out_of_reach, shares, taken};
+use super::placement::{Fit, Room, fit, out_of_reach, shares, unfit};
 
 /// After this many attempts in a row without a new training checkpoint or step there is no other.
 pub const STUCK_LIMIT: u32 = 3;
@@ -302,9 +302,7 @@ impl Core {
         }
         self.refresh_capacity();
         self.refresh_holdings();
-        let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
-        let room = Room { gpus_in_pool: &in_pool, is_kept: &|_| false };
-        let Some(found) = self.again(&job.request, gang, &room) else { return };
+        let Some(found) = self.again(&job, gang) else { return };
         let mut leases = self.leases();
         let Ok(shares) = shares(&job.request, &found, &self.capacity, &mut leases) else { return };
         self.next_ports = leases.next;
@@ -318,18 +316,17 @@ impl Core {
 
     /// The nodes for a gang that had others before: those of its ranks that would still do, each with
     /// its rank, and in the other places nodes of the same pool.
-    fn again<'a>(&'a self, request: &JobRequest, gang: &Gang, room: &Room<'_>) -> Option<Fit<'a>> {
-        let good = |slot: &&Slot| {
-            slot.closed.is_none()
-                && never(request, slot).is_none()
-                && taken(request, slot).is_none()
-        };
+    fn again(&self, job: &Job, gang: &Gang) -> Option<Fit<'_>> {
+        let request = &*job.request;
+        let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
+        let room = Room { gpus_in_pool: &in_pool, is_kept: &|_| false };
+        let good = |slot: &&Slot| unfit(request, slot, &room).is_none();
         let ranks = gang.members.iter().filter(|(id, _)| **id != MemberId::Head);
         let mut places: Vec<Option<&Slot>> =
             ranks.map(|(_, member)| self.capacity.slot(&member.node).filter(good)).collect();
         let kept: BTreeSet<_> = places.iter().flatten().map(|slot| slot.index).collect();
         let pool = places.iter().flatten().map(|slot| slot.kind.pool.clone()).next()?;
-        let allowed = (room.gpus_in_pool)(&pool).checked_div(request.gpus_per_node);
+        let allowed = in_pool(&pool).checked_div(request.gpus_per_node);
         if allowed.is_some_and(|nodes| (nodes as usize) < places.len()) {
             return None;
         }
@@ -345,8 +342,8 @@ impl Core {
                 pools: vec![pool],
                 ..request.clone()
             };
-            let is_kept = |slot: &Slot| kept.contains(&slot.index) || (room.is_kept)(slot);
-            let room = Room { gpus_in_pool: room.gpus_in_pool, is_kept: &is_kept };
+            let is_kept = |slot: &Slot| kept.contains(&slot.index);
+            let room = Room { gpus_in_pool: &in_pool, is_kept: &is_kept };
             match fit(&spare, &self.capacity, &room) {
                 Ok(found) => {
                     let mut found = found.nodes.into_iter();
