@@ -174,6 +174,20 @@ fn may_be_continued(invalid: &[u8]) -> bool {
     }
 }
 
+/// What is drawn on a terminal of this size, for tests of screens.
+#[cfg(test)]
+pub fn drawn(width: u16, height: u16, draw: impl FnOnce(&mut ratatui::Frame)) -> String {
+    let backend = ratatui::backend::TestBackend::new(width, height);
+    let mut terminal = ratatui::Terminal::new(backend).unwrap();
+    terminal.draw(draw).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y: u16| -> String {
+        let cells = (0..width).filter_map(|x| buffer.cell((x, y)));
+        cells.map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
+    };
+    (0..height).map(line).collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

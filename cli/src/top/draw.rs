@@ -412,21 +412,13 @@ fn state_span(state: &str) -> Span<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::drawn;
     use crate::top::state::tests::fleet;
     use crate::top::state::{Key, News, Sample};
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
 
     /// What a terminal of this size shows.
     fn shown(state: &State, width: u16, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, state)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let line = |y: u16| -> String {
-            let cells = (0..width).filter_map(|x| buffer.cell((x, y)));
-            cells.map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
-        };
-        (0..height).map(line).collect::<Vec<_>>().join("\n")
+        drawn(width, height, |frame| draw(frame, state))
     }
 
     #[test]

@@ -143,19 +143,11 @@ fn tail(frame: &mut Frame, area: Rect, title: &'static str, lines: Vec<String>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::drawn;
     use crate::watch::state::tests::watched;
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
 
     fn shown(state: &State, width: u16, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, state)).unwrap();
-        let buffer = terminal.backend().buffer();
-        let line = |y: u16| -> String {
-            let cells = (0..width).filter_map(|x| buffer.cell((x, y)));
-            cells.map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()
-        };
-        (0..height).map(line).collect::<Vec<_>>().join("\n")
+        drawn(width, height, |frame| draw(frame, state))
     }
 
     #[test]
