@@ -5,6 +5,7 @@
 //! It runs only when it is named, because its environment takes 1.2 GB:
 //! `cargo test -p gangline-fleet --test trackers -- --nocapture`.
 
+#[path = "fleets/support/mod.rs"]
 mod support;
 
 use std::net::TcpListener;

@@ -5,6 +5,7 @@
 //! It runs only when it is named, because its environment takes 6 GB:
 //! `cargo test -p gangline-fleet --test verl_sft -- --nocapture`.
 
+#[path = "fleets/support/mod.rs"]
 mod support;
 
 use std::path::Path;

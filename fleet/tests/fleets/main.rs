@@ -1,0 +1,36 @@
+//! The tests with real processes, as one program: most of them wait most of the time, so more of them
+//! run at once than there are processors (`.cargo/config.toml`). Places for Ray and ranges of ports
+//! are shared out by `gangline_fleet::slots`.
+
+mod attacks;
+mod certificates;
+mod checkpoints;
+mod clusters;
+mod code;
+mod command_gang;
+mod durability;
+mod fencing;
+mod health;
+mod job_controls;
+mod log_tails;
+mod logs;
+mod nodes;
+mod outages;
+mod partition;
+mod prometheus;
+mod ray_client;
+mod ray_gangs;
+mod ray_state;
+mod recovery;
+mod refused;
+mod restore;
+mod scenes;
+mod scheduling;
+mod secrets;
+mod soak;
+mod support;
+mod telemetry;
+mod templates;
+mod training;
+mod users;
+mod webhooks;
