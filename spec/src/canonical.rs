@@ -51,6 +51,8 @@ impl JobSpec {
             top.put("idle_stop", idle_stop.map(|time| json!(units::write_duration(time))));
         }
         top.put("hang", self.hang.canonical());
+        let hold = self.hold_on_failure.map(|time| json!(units::write_duration(time)));
+        top.put("hold_on_failure", hold);
         top.put("kind", Some(json!(self.kind.word())));
         top.put("labels", not_empty(json!(self.labels)));
         top.put("launcher", Some(self.launcher.canonical()));
@@ -133,6 +135,7 @@ impl Checkpoint {
         out.put("dir", self.dir.as_ref().map(|v| json!(v)));
         out.put("every", self.every.map(|v| json!(v)));
         out.put("keep", self.keep.map(|v| json!(v)));
+        out.put("encrypted_copy", self.encrypted_copy.then_some(json!(true)));
         out.finish_not_empty()
     }
 }

@@ -87,6 +87,7 @@ pub(crate) fn job_spec(root: &Node, mode: Mode, out: &mut Problems) -> JobSpec {
     if let Some(hang) = top.section("hang", &fields::HANG, out) {
         spec.hang = read_hang(&hang, out);
     }
+    spec.hold_on_failure = top.get("hold_on_failure").and_then(|cell| cell.duration(out));
     let code = top.section("code", &fields::CODE, out);
     spec.code = code.and_then(|code| read_code(&code, out));
     let reward = top.section("reward", &fields::REWARD, out);
@@ -245,7 +246,8 @@ fn read_checkpoint(section: &Reader<'_>, out: &mut Problems) -> Checkpoint {
     };
     let (every, keep) = (count("every"), count("keep"));
     let dir = section.get("dir").and_then(|cell| cell.text(out));
-    Checkpoint { dir, every, keep }
+    let copy = section.get("encrypted_copy").and_then(|cell| cell.boolean(out));
+    Checkpoint { dir, every, keep, encrypted_copy: copy.unwrap_or(false) }
 }
 
 fn read_tracking(section: &Reader<'_>, out: &mut Problems) -> Tracking {

@@ -21,9 +21,9 @@ pub const DEFAULT_HANG_AFTER: Duration = Duration::from_secs(20 * 60);
 pub enum HangAction {
     #[default]
     Notify,
-    /// As the first, with the wish that what its processes do is written down.
+    /// As the first, with what its processes do.
     Capture,
-    /// The attempt ends as failed.
+    /// As the second, and the attempt ends as failed.
     Restart,
 }
 

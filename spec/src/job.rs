@@ -73,6 +73,8 @@ pub struct JobSpec {
     pub on_disconnect: OnDisconnect,
     /// What is done when it goes on no more.
     pub hang: Hang,
+    /// How long the gang is kept up for a person when the last attempt has failed.
+    pub hold_on_failure: Option<Duration>,
     /// Where the code comes from; `None` when it is on the nodes.
     pub code: Option<CodeSpec>,
     /// The reward function of an RL job.
@@ -287,6 +289,8 @@ pub struct Checkpoint {
     /// Checkpoints to keep, at least 1; a template passes it on, without one agents remove older
     /// ones. `None` for the template's own, or for all.
     pub keep: Option<u32>,
+    /// Whether agents copy each complete one, encrypted, to where their configuration says.
+    pub encrypted_copy: bool,
 }
 
 impl Checkpoint {
@@ -335,6 +339,7 @@ impl JobSpec {
             log_policies: Vec::new(),
             on_disconnect: OnDisconnect::default(),
             hang: Hang::default(),
+            hold_on_failure: None,
             code: None,
             reward: None,
             secrets: Vec::new(),

@@ -122,7 +122,12 @@ pub(crate) static TOP: Section = Section {
              which it saw its gang incomplete as well. keep: it never stops by itself.",
         )
         .default("\"fence\""),
-        later("hold_on_failure"),
+        built(
+            "hold_on_failure",
+            Shape::Duration,
+            "Keep what is left of the gang up for a person for this long when the last attempt has \
+             failed; at most 24 h.",
+        ),
         built("logs", Shape::Section(&LOGS), "Which files are logs, and how much is kept."),
         built("reward", Shape::Section(&REWARD), "The reward function of an RL job."),
         instead("python", "call the interpreter by its path in `run`"),
@@ -237,7 +242,12 @@ pub(crate) static CHECKPOINT: Section = Section {
         ),
         later("on_deadline"),
         later("upload"),
-        later("encrypted_copy"),
+        built(
+            "encrypted_copy",
+            Shape::Bool,
+            "Copy each complete one, encrypted, to where the agent's configuration says.",
+        )
+        .default("false"),
     ],
 };
 
@@ -375,8 +385,9 @@ pub(crate) static HANG: Section = Section {
         built(
             "action",
             Shape::Words(&HangAction::WORDS),
-            "notify: an event. capture: an event that asks for a capture. restart: the \
-             attempt ends as failed.",
+            "notify: an event. capture: the agents look where every process stands; the event names \
+             who is not where the others are, and the rest is kept with the job. restart: the same, \
+             then the attempt ends as failed.",
         )
         .default("\"notify\""),
     ],

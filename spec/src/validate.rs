@@ -46,6 +46,9 @@ const START_TIMEOUT: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 const GRACE_PERIOD: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
 const HANG: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(7 * 24 * 3600);
+/// What is held is held by nobody who works.
+const HOLD_ON_FAILURE: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 /// Shorter than the time between a few heartbeats, a hiccup of the network would stop a job.
 const STOP_AFTER: RangeInclusive<Duration> =
     Duration::from_secs(10)..=Duration::from_secs(7 * 24 * 3600);
@@ -98,6 +101,10 @@ pub(crate) fn check(spec: &JobSpec, out: &mut Problems) {
         check_range(pointer, time, &STOP_AFTER, |d| units::write_duration(*d), out);
     }
     check_hang(&spec.hang, out);
+    if let Some(time) = &spec.hold_on_failure {
+        let write = |d: &Duration| units::write_duration(*d);
+        check_range("/hold_on_failure", time, &HOLD_ON_FAILURE, write, out);
+    }
     if let Kind::Cluster { idle_stop } = spec.kind {
         check_time("/idle_stop", idle_stop, out);
         check_cluster(spec, out);
@@ -192,6 +199,7 @@ fn check_cluster_fields(spec: &JobSpec, out: &mut Problems) {
         ("/reward", spec.reward.is_some()),
         ("/workdir", spec.workdir.is_some()),
         ("/hang", spec.hang != Hang::default()),
+        ("/hold_on_failure", spec.hold_on_failure.is_some()),
         ("/cluster", spec.cluster.is_some()),
         ("/retry", spec.retry != Retry::default()),
         ("/log_policies", !spec.log_policies.is_empty()),
@@ -210,6 +218,11 @@ fn check_guest(spec: &JobSpec, out: &mut Problems) {
             "a job on a cluster runs on the cluster's gang, which has a policy of its own";
         let hint = "leave it out, and give it to the cluster".to_owned();
         out.key(Code::CONFLICT, "/on_disconnect", message, Some(hint));
+    }
+    if spec.hold_on_failure.is_some() {
+        let message = "a job on a cluster runs on the cluster's gang, which stays up by itself";
+        let hint = "leave it out".to_owned();
+        out.key(Code::CONFLICT, "/hold_on_failure", message, Some(hint));
     }
     for (pointer, given) in [
         ("/retry", spec.retry != Retry::default()),

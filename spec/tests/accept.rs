@@ -47,6 +47,7 @@ on_disconnect: {stop_after: 30m}
 hang: {after: 10m, action: restart}
 checkpoint:
   dir: /ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}
+  encrypted_copy: true
 tracking:
   wandb: {project: rl, mode: offline}
   tensorboard: true
@@ -104,6 +105,7 @@ fn every_field_arrives() {
             dir: Some("/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}".to_owned()),
             every: None,
             keep: None,
+            encrypted_copy: true,
         },
         tracking: Tracking {
             wandb: Some(Wandb { project: Some("rl".to_owned()), mode: WandbMode::Offline }),
@@ -133,6 +135,7 @@ fn every_field_arrives() {
             ..Hang::default()
         },
         min_runtime: None,
+        hold_on_failure: None,
         code: None,
         reward: None,
         secrets: Vec::new(),
@@ -145,7 +148,7 @@ fn every_field_arrives() {
 fn canonical_json_is_stable_and_reads_back() {
     let spec = parse(EVERY_FIELD).unwrap();
     let json = spec.canonical_json();
-    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}"},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","hang":{"action":"restart","after":"10m"},"kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"log_policies":[{"action":"exclude_node_and_retry","diagnose":"gpu_hardware","pattern":"Xid .*: (48|79)"}],"name":"qwen3-8b-grpo","on_disconnect":{"stop_after":"30m"},"project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"retry":{"backoff":{"factor":2.0,"initial":"10s","max":"10m"},"exclude_failed_nodes":false,"max":5,"on_events":["node_lost","hardware"]},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","tracking":{"mlflow":{"experiment":"rl","uri":"http://mlflow:5000"},"tensorboard":true,"wandb":{"mode":"offline","project":"rl"}},"version":1,"workdir":"/opt/verl"}"#);
+    insta::assert_snapshot!(json, @r#"{"checkpoint":{"dir":"/ckpt/$GANGLINE_PROJECT/${GANGLINE_NAME}","encrypted_copy":true},"description":"GRPO: lr sweep, arm 3","env":{"DEBUG":"True","EMPTY":"","LD_PRELOAD":"/opt/lib/x.so","NCCL_DEBUG":"WARN","NORWAY":"no","OCTAL":"010","RATE":"1.0e-6","VERSION":"1.10"},"grace_period":"2m","hang":{"action":"restart","after":"10m"},"kind":"job","labels":{"a.b/c":"true","arm":"3","owner":"alice","sweep":"lr-3"},"launcher":{"start_timeout":"10m","type":"command"},"log_policies":[{"action":"exclude_node_and_retry","diagnose":"gpu_hardware","pattern":"Xid .*: (48|79)"}],"name":"qwen3-8b-grpo","on_disconnect":{"stop_after":"30m"},"project":"rlhf","resources":{"cpus_per_node":1.5,"gpus_per_node":8,"memory_per_node":"512GiB","nnodes":4,"pool":"h100-a"},"retry":{"backoff":{"factor":2.0,"initial":"10s","max":"10m"},"exclude_failed_nodes":false,"max":5,"on_events":["node_lost","hardware"]},"run":"python3 -m trainer nnodes=$GANGLINE_NNODES\n","tracking":{"mlflow":{"experiment":"rl","uri":"http://mlflow:5000"},"tensorboard":true,"wandb":{"mode":"offline","project":"rl"}},"version":1,"workdir":"/opt/verl"}"#);
     assert_eq!(parse_resolved(&json), Ok(spec));
 }
 

@@ -25,8 +25,20 @@ fn it_is_read_and_written_again() {
 }
 
 #[test]
+fn a_gang_is_held_for_a_time() {
+    let spec = parse("run: x\nname: x\nhold_on_failure: 2h").unwrap();
+    assert_eq!(spec.hold_on_failure, Some(Duration::from_secs(7200)));
+    assert_eq!(parse(&spec.canonical_json()).unwrap(), spec);
+    assert_eq!(parse("run: x\nname: x").unwrap().hold_on_failure, None);
+}
+
+#[test]
 fn what_is_wrong_is_said_with_its_place() {
     for (line, code, pointer, word) in [
+        ("hold_on_failure: 25h", "E0103", "/hold_on_failure", "1d"),
+        ("hold_on_failure: 0s", "E0103", "/hold_on_failure", "1s"),
+        ("kind: cluster\nhold_on_failure: 1h", "E0107", "/hold_on_failure", "cluster"),
+        ("cluster: c\nhold_on_failure: 1h", "E0107", "/hold_on_failure", "cluster"),
         ("hang: {warn_after: 5m, after: 4m}", "E0107", "/hang/after", "5m"),
         ("hang: {warn_after: 0s}", "E0103", "/hang/warn_after", "1s"),
         ("hang: {action: kill}", "E0103", "/hang/action", "restart"),

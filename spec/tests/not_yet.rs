@@ -16,7 +16,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("tracking.metrics", "tracking: {metrics: auto}", "/tracking/metrics"),
     ("notify", "notify: {on_events: [failed], to: ['webhook:team-rl']}", "/notify"),
     ("ports", "ports: [{name: tb, port: 6006}]", "/ports"),
-    ("hold_on_failure", "hold_on_failure: 2h", "/hold_on_failure"),
     ("python", "python: /usr/bin/python3", "/python"),
     ("compat_env", "compat_env: [slurm]", "/compat_env"),
     ("groups", "groups: [{name: head}]", "/groups"),
@@ -48,11 +47,6 @@ const CASES: &[(&str, &str, &str)] = &[
     ("launcher.network", "launcher: {network: {ib_hca: 'mlx5_[0-7]'}}", "/launcher/network"),
     ("checkpoint.on_deadline", "checkpoint: {on_deadline: true}", "/checkpoint/on_deadline"),
     ("checkpoint.upload", "checkpoint: {upload: s3://models/x}", "/checkpoint/upload"),
-    (
-        "checkpoint.encrypted_copy",
-        "checkpoint: {encrypted_copy: true}",
-        "/checkpoint/encrypted_copy",
-    ),
 ];
 
 #[test]

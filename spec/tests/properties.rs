@@ -179,7 +179,11 @@ fn job_spec() -> impl Strategy<Value = JobSpec> {
             env,
             entrypoint,
             grace_period: Duration::from_secs(times.1),
-            checkpoint: Checkpoint { dir: paths.1, every: None, keep: None },
+            checkpoint: Checkpoint {
+                encrypted_copy: paths.1.is_some(),
+                dir: paths.1,
+                ..Checkpoint::default()
+            },
             ..JobSpec::for_command(Vec::new())
         },
     )
