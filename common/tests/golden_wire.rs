@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use gangline_common::ids::MemberId;
 use gangline_common::wire::frame::{Frame, Kind, REGISTRY};
-use gangline_common::wire::request::{AgentRequest, AnswerHead, FailureReason, RaySubject};
+use gangline_common::wire::request::{AgentRequest, AnswerHead, FailureReason, Fault, RaySubject};
 use gangline_common::wire::tlv::{self, Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::*;
 use gangline_common::wire::{ALPN, MINOR, MINOR_OLDEST, WireError};
@@ -220,7 +220,9 @@ impl Variants {
     }
 
     fn report(&mut self, report: &NodeReport) {
-        for MemberReport { key, state, guests, checkpoint: _, usage: _ } in &report.members {
+        for MemberReport { key, state, guests, checkpoint: _, saved: _, usage: _ } in
+            &report.members
+        {
             for guest in guests {
                 self.see(match guest.state {
                     GuestState::Prepared => "GuestState::Prepared",
@@ -269,6 +271,14 @@ impl Variants {
             AgentRequest::Stacks { .. } => "AgentRequest::Stacks",
             AgentRequest::Scene { .. } => "AgentRequest::Scene",
             AgentRequest::Checkpoints { .. } => "AgentRequest::Checkpoints",
+            AgentRequest::Inject(fault) => match fault {
+                Fault::Xid { .. } => "Fault::Xid",
+                Fault::Link => "Fault::Link",
+                Fault::Kill => "Fault::Kill",
+                Fault::Heal => "Fault::Heal",
+            },
+            AgentRequest::KeepScene { .. } => "AgentRequest::KeepScene",
+            AgentRequest::WriteReport { .. } => "AgentRequest::WriteReport",
         });
     }
 
@@ -340,10 +350,12 @@ fn every_variant_is_in_a_golden() {
     }
     let expected = [
         "AgentRequest::Checkpoints",
+        "AgentRequest::KeepScene",
         "AgentRequest::NodeMetrics",
         "AgentRequest::RayMetrics",
         "AgentRequest::Scene",
         "AgentRequest::Stacks",
+        "AgentRequest::WriteReport",
         "AnswerHead::Body",
         "CodePart::Bytes",
         "CodePart::Refused",
@@ -362,6 +374,10 @@ fn every_variant_is_in_a_golden() {
         "FailureReason::NotHere",
         "FailureReason::TooLarge",
         "FailureReason::Unknown",
+        "Fault::Heal",
+        "Fault::Kill",
+        "Fault::Link",
+        "Fault::Xid",
         "GuestOrder::Prepare",
         "GuestOrder::Run",
         "GuestOrder::Stop",

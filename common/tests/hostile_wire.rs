@@ -112,11 +112,14 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         Message::Log(chunk) => chunk.bytes.resize(chunk.bytes.len() + by, 7),
         Message::Request(AgentRequest::RayState(request)) => *request.state.as_mut()? += &text,
         Message::Request(AgentRequest::Checkpoints { directory }) => *directory += &text,
+        Message::Request(AgentRequest::WriteReport { text: report, .. }) => *report += &text,
         Message::Request(
             AgentRequest::NodeMetrics
             | AgentRequest::RayMetrics { .. }
             | AgentRequest::Stacks { .. }
-            | AgentRequest::Scene { .. },
+            | AgentRequest::Scene { .. }
+            | AgentRequest::Inject(_)
+            | AgentRequest::KeepScene { .. },
         ) => return None,
         Message::AnswerHead(AnswerHead::Failed(failure)) => failure.text += &text,
         Message::AnswerPiece(piece) => piece.bytes.resize(piece.bytes.len() + by, 7),

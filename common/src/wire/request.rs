@@ -26,6 +26,28 @@ pub enum AgentRequest {
     Scene { key: MemberKey },
     /// The training checkpoints in a directory: JSON of a list of `wire::checkpoint`.
     Checkpoints { directory: String },
+    /// Make a simulated GPU of the node fail: a sentence about what was done.
+    Inject(Fault),
+    /// As `Scene`, and it is left among the member's logs, unless one of that kind is there: of one
+    /// that hangs, or of one whose attempt has failed. The answer is as short as that of `Stacks`,
+    /// or empty when one was there.
+    KeepScene { key: MemberKey, hung: bool },
+    /// Leave a text on why an attempt failed beside its logs, in the job's directory, which only nodes
+    /// see. The answer is empty.
+    WriteReport { directory: String, attempt: u32, text: String },
+}
+
+/// What a simulated GPU can be made to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// Raise a critical error.
+    Xid { code: u32 },
+    /// One of its NVLinks goes down.
+    Link,
+    /// It is lost: every call on it fails.
+    Kill,
+    /// All simulated GPUs are well again.
+    Heal,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,12 +5,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Name of the file among the logs of a member.
+/// Name of the file among the logs of a member: how it stood when its attempt failed.
 pub const SCENE_FILE: &str = "scene";
+/// The same: how it stood when the training first hung in that attempt.
+pub const HUNG_SCENE_FILE: &str = "scene-hung";
 /// Name of the part with the variables of the member's processes, one `NAME=value` a line.
 pub const ENVIRONMENT_PART: &str = "environment";
 /// Longest scene, in bytes of JSON: less than an answer may have.
 pub const MAX_SCENE: usize = 3 << 20;
+
+/// Whether a file among the logs of a member is a scene, and no log.
+pub fn is_scene(file: &str) -> bool {
+    file == SCENE_FILE || file == HUNG_SCENE_FILE
+}
 
 /// One member, and its node around it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -41,6 +48,8 @@ pub enum Occasion {
     Stopping,
     /// The member has ended by itself: its processes are gone.
     Ended,
+    /// The training goes on no more, and its spec wants to know where it stands.
+    Hung,
 }
 
 /// One part, taken by itself: a part that fails or is late says so and spoils no other.

@@ -114,6 +114,8 @@ pub struct MemberReport {
     pub guests: Vec<GuestReport>,
     /// The newest training checkpoint of this incarnation; only rank 0 looks for one.
     pub checkpoint: Option<CheckpointReport>,
+    /// What there is of training checkpoints in its directory; only rank 0 looks for them.
+    pub saved: Option<SavedReport>,
     /// Absent where no GPU of the member is measured.
     pub usage: Option<UsageReport>,
 }
@@ -132,6 +134,51 @@ pub struct CheckpointReport {
     pub name: String,
     /// How long ago it was made when the report was sent, in milliseconds.
     pub age_ms: u64,
+}
+
+/// The training checkpoints of a directory that are complete, and the room that its file system has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedReport {
+    /// The newest one, of whichever attempt.
+    pub newest: Option<SavedCheckpoint>,
+    pub count: u32,
+    /// What all of them take.
+    pub bytes: u64,
+    pub room: RoomReport,
+    /// Where the spec asks for encrypted copies.
+    pub copy: Option<CopyReport>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedCheckpoint {
+    pub name: String,
+    /// The number in its name, where that is the number of a step.
+    pub step: Option<u64>,
+    pub bytes: u64,
+    /// How long ago it was changed last when the report was sent, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// How the copies of training checkpoints fare.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// The newest one that was copied since the agent began to look.
+    pub newest: Option<String>,
+    /// Why the last one was not.
+    pub problem: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomReport {
+    pub free_bytes: u64,
+    /// What the next training checkpoint may take.
+    pub next_bytes: u64,
+    /// There is not room for many more.
+    pub is_low: bool,
+    /// Older ones that were removed to make room since the agent began to look.
+    pub removed: u32,
+    /// The last of them.
+    pub last_removed: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -406,6 +453,10 @@ pub struct Assignment {
     /// So many training checkpoints stay in it; the agent of rank 0 removes older ones. All stay when
     /// absent.
     pub checkpoint_keep: Option<u32>,
+    /// The oldest ones may go, down to the newest, where their file system has no room for the next.
+    pub checkpoint_may_go: bool,
+    /// Each that is complete is copied, encrypted, to where the configuration of the agent says.
+    pub checkpoint_copy: bool,
     /// Further directories that ranks make below `job_directory`, by name.
     pub directories: Vec<String>,
     /// Files of `job_directory/config`, written by rank 0's node.

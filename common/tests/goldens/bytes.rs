@@ -117,7 +117,7 @@ pub const INVENTORY_BARE: &str = "
     00 ; doctor: 0";
 
 pub const REPORT: &str = "
-    11 000001fd ; Report, 509 bytes
+    11 00000242 ; Report, 578 bytes
     02 fb2c01 ; held 2.300
     0b ; members: 11
     07 672d3766336b32 ; gang `g-7f3k2`
@@ -134,6 +134,7 @@ pub const REPORT: &str = "
     02 ; Swept
     01 fb2c01 ; log_bytes 300
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -144,6 +145,22 @@ pub const REPORT: &str = "
     01 ; checkpoint present
     0e 676c6f62616c5f737465705f3430 ; name `global_step_40`
     fc70110100 ; age_ms 70000
+    01 ; saved present
+    01 ;  newest present
+    0e 676c6f62616c5f737465705f3230 ;   name `global_step_20`
+    01 14 ;   step 20
+    fc70110100 ;   bytes 70000
+    fb2c01 ;   age_ms 300
+    02 ;  count 2
+    fc00000040 ;  bytes 1073741824
+    fb2c01 ;  room: free_bytes 300
+    fc70110100 ;   next_bytes 70000
+    01 ;   is_low true
+    01 ;   removed 1
+    01 01 61 ;   last_removed `a`
+    01 ;  copy present
+    01 01 62 ;   newest `b`
+    01 07 6e6f20726f6f6d ;   problem `no room`
     01 ; usage present
     fc70110100 ; measured_ms 70000
     fb2c01 ; busy_ms 300
@@ -153,6 +170,7 @@ pub const REPORT: &str = "
     02 ; Stopping
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -166,6 +184,7 @@ pub const REPORT: &str = "
     01 ; logs_complete true
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -179,6 +198,7 @@ pub const REPORT: &str = "
     00 ; logs_complete false
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -192,6 +212,7 @@ pub const REPORT: &str = "
     00 ; logs_complete false
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -201,6 +222,7 @@ pub const REPORT: &str = "
     fb214e ; port 20001
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -213,6 +235,7 @@ pub const REPORT: &str = "
     01 fb2c01 ; member rank 300
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -222,6 +245,7 @@ pub const REPORT: &str = "
     02 02 ; highest 2.2
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -231,6 +255,7 @@ pub const REPORT: &str = "
     06 6e6f20677075 ; reason `no gpu`
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
@@ -240,6 +265,7 @@ pub const REPORT: &str = "
     04 7369636b ; reason `sick`
     00 ; guests: 0
     00 ; checkpoint absent
+    00 ; saved absent
     00 ; usage absent
     02 ; gangs: 2
     07 672d3766336b32 ; gang `g-7f3k2`
@@ -378,7 +404,7 @@ pub const DESIRED_HEADER: &str = "
     03 ; count 3";
 
 pub const DESIRED_GANG_RAY: &str = "
-    21 000001cf ; DesiredGang, 463 bytes
+    21 000001d1 ; DesiredGang, 465 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -487,6 +513,8 @@ pub const DESIRED_GANG_RAY: &str = "
     01 04 2f732f6a ; job_directory `/s/j`
     01 06 2f732f6a2f63 ; checkpoint_directory `/s/j/c`
     01 03 ; checkpoint_keep 3
+    01 ; checkpoint_may_go true
+    01 ; checkpoint_copy true
     01 05 77616e6462 ; directories: `wandb`
     01 ; config_files: 1
     06 612e79616d6c 04 783a2031 ; - `a.yaml` = `x: 1`
@@ -501,7 +529,7 @@ pub const DESIRED_GANG_RAY: &str = "
     01 fc00000040 ; log_bytes 1073741824";
 
 pub const DESIRED_GANG_COMMAND: &str = "
-    21 00000054 ; DesiredGang, 84 bytes
+    21 00000056 ; DesiredGang, 86 bytes
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     00 ; Run
@@ -528,6 +556,8 @@ pub const DESIRED_GANG_COMMAND: &str = "
     00 ; job_directory absent
     00 ; checkpoint_directory absent
     00 ; checkpoint_keep absent
+    00 ; checkpoint_may_go false
+    00 ; checkpoint_copy false
     00 ; directories: 0
     00 ; config_files: 0
     00 ; grace_ms 0
@@ -779,6 +809,41 @@ pub const REQUEST_CHECKPOINTS: &str = "
     40 00000008 ; Request, 8 bytes
     05 ; training checkpoints
     06 2f732f6a2f63 ; directory `/s/j/c`";
+
+pub const REQUEST_XID: &str = "
+    40 00000003 ; Request, 3 bytes
+    06 ; inject
+    00 4f ; Xid 79";
+
+pub const REQUEST_LINK: &str = "
+    40 00000002 ; Request, 2 bytes
+    06 ; inject
+    01 ; a link goes down";
+
+pub const REQUEST_KILL: &str = "
+    40 00000002 ; Request, 2 bytes
+    06 ; inject
+    02 ; a GPU is lost";
+
+pub const REQUEST_HEAL: &str = "
+    40 00000002 ; Request, 2 bytes
+    06 ; inject
+    03 ; all are well again";
+
+pub const REQUEST_KEEP_SCENE: &str = "
+    40 0000000e ; Request, 14 bytes
+    07 ; scene of a member, to be kept
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 03 ; rank 3
+    01 ; it hangs";
+
+pub const REQUEST_WRITE_REPORT: &str = "
+    40 0000000c ; Request, 12 bytes
+    08 ; a report beside the logs of an attempt
+    04 2f732f6a ; directory `/s/j`
+    02 ; attempt 2
+    04 7768790a ; text, 4 bytes";
 
 pub const ANSWER_BODY: &str = "
     41 00000006 ; AnswerHead, 6 bytes

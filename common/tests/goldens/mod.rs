@@ -5,7 +5,7 @@ pub mod values;
 
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
-use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece, FailureReason};
+use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece, FailureReason, Fault};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::{
     AgentMessage, CodePart, CodeRequest, CoordinatorMessage, LogChunk, NodeSample,
@@ -154,6 +154,12 @@ pub fn all() -> Vec<Golden> {
         REQUEST_STACKS: Request = Message::Request(values::request_stacks());
         REQUEST_SCENE: Request = Message::Request(values::request_scene());
         REQUEST_CHECKPOINTS: Request = Message::Request(values::request_checkpoints());
+        REQUEST_XID: Request = Message::Request(values::request_inject(Fault::Xid { code: 79 }));
+        REQUEST_LINK: Request = Message::Request(values::request_inject(Fault::Link));
+        REQUEST_KILL: Request = Message::Request(values::request_inject(Fault::Kill));
+        REQUEST_HEAL: Request = Message::Request(values::request_inject(Fault::Heal));
+        REQUEST_KEEP_SCENE: Request = Message::Request(values::request_keep_scene());
+        REQUEST_WRITE_REPORT: Request = Message::Request(values::request_write_report());
         ANSWER_BODY: AnswerHead = Message::AnswerHead(values::answer_body());
         ANSWER_UNKNOWN: AnswerHead = Message::AnswerHead(values::failed(FailureReason::Unknown, "new"));
         ANSWER_NOT_HERE: AnswerHead = Message::AnswerHead(values::failed(FailureReason::NotHere, ""));

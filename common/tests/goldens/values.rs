@@ -277,6 +277,27 @@ fn guests() -> Vec<GuestAssignment> {
     ]
 }
 
+fn saved() -> SavedReport {
+    SavedReport {
+        newest: Some(SavedCheckpoint {
+            name: "global_step_20".into(),
+            step: Some(20),
+            bytes: 70_000,
+            age_ms: 300,
+        }),
+        count: 2,
+        bytes: 1 << 30,
+        room: RoomReport {
+            free_bytes: 300,
+            next_bytes: 70_000,
+            is_low: true,
+            removed: 1,
+            last_removed: Some("a".into()),
+        },
+        copy: Some(CopyReport { newest: Some("b".into()), problem: Some("no room".into()) }),
+    }
+}
+
 pub fn report() -> AgentMessage {
     let members = [MemberId::Head].into_iter().chain((0..).map(MemberId::Rank));
     AgentMessage::Report(NodeReport {
@@ -289,6 +310,7 @@ pub fn report() -> AgentMessage {
                 guests: if member == MemberId::Head { guest_reports() } else { Vec::new() },
                 checkpoint: (member == MemberId::Rank(0))
                     .then(|| CheckpointReport { name: "global_step_40".into(), age_ms: 70_000 }),
+                saved: (member == MemberId::Rank(0)).then(saved),
                 usage: (member == MemberId::Rank(0))
                     .then_some(UsageReport { measured_ms: 70_000, busy_ms: 300 }),
             })
@@ -428,6 +450,8 @@ pub fn desired_gang_ray() -> CoordinatorMessage {
         job_directory: Some("/s/j".into()),
         checkpoint_directory: Some("/s/j/c".into()),
         checkpoint_keep: Some(3),
+        checkpoint_may_go: true,
+        checkpoint_copy: true,
         directories: vec!["wandb".into()],
         config_files: pairs(&[("a.yaml", "x: 1")]),
         grace_ms: 30_000,
@@ -464,6 +488,8 @@ pub fn desired_gang_command() -> CoordinatorMessage {
         job_directory: None,
         checkpoint_directory: None,
         checkpoint_keep: None,
+        checkpoint_may_go: false,
+        checkpoint_copy: false,
         directories: Vec::new(),
         config_files: Vec::new(),
         grace_ms: 0,
@@ -640,6 +666,18 @@ pub fn request_scene() -> AgentRequest {
 
 pub fn request_checkpoints() -> AgentRequest {
     AgentRequest::Checkpoints { directory: "/s/j/c".into() }
+}
+
+pub fn request_inject(fault: Fault) -> AgentRequest {
+    AgentRequest::Inject(fault)
+}
+
+pub fn request_keep_scene() -> AgentRequest {
+    AgentRequest::KeepScene { key: key(MemberId::Rank(3)), hung: true }
+}
+
+pub fn request_write_report() -> AgentRequest {
+    AgentRequest::WriteReport { directory: "/s/j".into(), attempt: 2, text: "why\n".into() }
 }
 
 pub fn answer_body() -> AnswerHead {

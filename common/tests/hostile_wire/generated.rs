@@ -167,14 +167,31 @@ fn member_report() -> impl Strategy<Value = MemberReport> {
     ];
     let checkpoint =
         (text(), any::<u64>()).prop_map(|(name, age_ms)| CheckpointReport { name, age_ms });
+    let newest = (text(), of(any::<u64>()), any::<u64>(), any::<u64>())
+        .prop_map(|(name, step, bytes, age_ms)| SavedCheckpoint { name, step, bytes, age_ms });
+    let room = (any::<u64>(), any::<u64>(), any::<bool>(), any::<u32>(), of(text())).prop_map(
+        |(free_bytes, next_bytes, is_low, removed, last_removed)| RoomReport {
+            free_bytes,
+            next_bytes,
+            is_low,
+            removed,
+            last_removed,
+        },
+    );
+    let copy =
+        (of(text()), of(text())).prop_map(|(newest, problem)| CopyReport { newest, problem });
+    let saved = (of(newest), any::<u32>(), any::<u64>(), room, of(copy)).prop_map(
+        |(newest, count, bytes, room, copy)| SavedReport { newest, count, bytes, room, copy },
+    );
     let usage = (any::<u64>(), any::<u64>())
         .prop_map(|(measured_ms, busy_ms)| UsageReport { measured_ms, busy_ms });
-    (key(), state, vec(guest_report(), 0..3), of(checkpoint), of(usage)).prop_map(
-        |(key, state, guests, checkpoint, usage)| MemberReport {
+    (key(), state, vec(guest_report(), 0..3), of(checkpoint), of(saved), of(usage)).prop_map(
+        |(key, state, guests, checkpoint, saved, usage)| MemberReport {
             key,
             state,
             guests,
             checkpoint,
+            saved,
             usage,
         },
     )
@@ -360,7 +377,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         any::<u64>().prop_map(|after_ms| OnDisconnect::Fence { after_ms }),
         any::<u64>().prop_map(|after_ms| OnDisconnect::StopAfter { after_ms }),
     ];
-    let limits = (texts(), of(any::<u64>()), of(any::<u32>()));
+    let limits = (texts(), of(any::<u64>()), of(any::<u32>()), any::<[bool; 2]>());
     let rest = (any::<[u64; 2]>(), on_disconnect, text(), of(any::<(u32, u32)>()), limits);
     (what, shape, parts, places, rest).prop_map(|(what, shape, parts, places, rest)| {
         let (job, attempt, job_name, project, launcher) = what;
@@ -369,7 +386,7 @@ fn assignment() -> impl Strategy<Value = Assignment> {
         let (workdir, code, job_directory, checkpoint_directory, directories, config_files) =
             places;
         let (times, on_disconnect, auth_token, run_as, limits) = rest;
-        let (log_files, log_bytes, checkpoint_keep) = limits;
+        let (log_files, log_bytes, checkpoint_keep, [checkpoint_may_go, checkpoint_copy]) = limits;
         let [grace_ms, start_timeout_ms] = times;
         Assignment {
             job,
@@ -393,6 +410,8 @@ fn assignment() -> impl Strategy<Value = Assignment> {
             job_directory,
             checkpoint_directory,
             checkpoint_keep,
+            checkpoint_may_go,
+            checkpoint_copy,
             directories,
             config_files,
             grace_ms,
@@ -580,6 +599,17 @@ pub fn request() -> impl Strategy<Value = AgentRequest> {
         key().prop_map(|key| AgentRequest::Stacks { key }),
         key().prop_map(|key| AgentRequest::Scene { key }),
         text().prop_map(|directory| AgentRequest::Checkpoints { directory }),
+        prop_oneof![
+            any::<u32>().prop_map(|code| Fault::Xid { code }),
+            Just(Fault::Link),
+            Just(Fault::Kill),
+            Just(Fault::Heal),
+        ]
+        .prop_map(AgentRequest::Inject),
+        (text(), any::<u32>(), text()).prop_map(|(directory, attempt, text)| {
+            AgentRequest::WriteReport { directory, attempt, text }
+        }),
+        (key(), any::<bool>()).prop_map(|(key, hung)| AgentRequest::KeepScene { key, hung }),
     ]
 }
 
