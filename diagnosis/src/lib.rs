@@ -17,6 +17,7 @@ mod facts;
 mod handled;
 mod lines;
 mod needles;
+mod page;
 mod pattern;
 mod prefix;
 mod progress;
@@ -31,6 +32,7 @@ mod verdict;
 
 pub use answer::{Consequence, Diagnosis, Evidence};
 pub use facts::{Fact, FactKind, StopReason};
+pub use page::page;
 pub use rules::{Rule, Rules, RulesError};
 pub use source::{HEAD_BYTES, MAX_SOURCES, Source, TAIL_BYTES, share};
 pub use taxonomy::{Action, Category, Rank};

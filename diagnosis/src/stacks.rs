@@ -3,6 +3,7 @@
 //! In a hang, all ranks but one wait in the same collective, and the one that is elsewhere is why.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// One process and its stacks, as `py-spy dump` or the kernel prints them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,34 +27,106 @@ pub struct Group<T> {
     pub odd: bool,
 }
 
+/// Processes by their kinds and places: only what differs is kept, however many there are.
+#[derive(Debug, Clone)]
+pub struct Groups<T> {
+    kinds: BTreeMap<String, BTreeMap<Vec<String>, Vec<T>>>,
+}
+
+impl<T> Default for Groups<T> {
+    fn default() -> Self {
+        Groups { kinds: BTreeMap::new() }
+    }
+}
+
+impl<T> Groups<T> {
+    pub fn add(&mut self, process: Process<'_, T>) {
+        let places = self.kinds.entry(kind(process.title)).or_default();
+        places.entry(main_stack(process.text)).or_default().push(process.owner);
+    }
+
+    /// The largest first; odd ones at the end of their kind.
+    #[must_use]
+    pub fn finish(self) -> Vec<Group<T>> {
+        let mut kinds: Vec<_> = self.kinds.into_iter().collect();
+        let count = |places: &BTreeMap<Vec<String>, Vec<T>>| -> usize {
+            places.values().map(Vec::len).sum()
+        };
+        kinds.sort_by_key(|(_, places)| std::cmp::Reverse(count(places)));
+        let mut groups = Vec::new();
+        for (kind, places) in kinds {
+            let all = count(&places);
+            let largest = places.values().map(Vec::len).max().unwrap_or(0);
+            let agree = largest >= 2 && 2 * largest > all;
+            let mut of_kind: Vec<Group<T>> = places
+                .into_iter()
+                .map(|(frames, owners)| {
+                    let odd = agree && owners.len() < largest;
+                    Group { kind: kind.clone(), frames, owners, odd }
+                })
+                .collect();
+            of_kind.sort_by_key(|group| std::cmp::Reverse(group.owners.len()));
+            groups.append(&mut of_kind);
+        }
+        groups
+    }
+}
+
 /// Groups of processes, the largest first; odd ones at the end of their kind.
 #[must_use]
 pub fn group<'a, T>(processes: impl IntoIterator<Item = Process<'a, T>>) -> Vec<Group<T>> {
-    let mut kinds: BTreeMap<String, BTreeMap<Vec<String>, Vec<T>>> = BTreeMap::new();
-    for process in processes {
-        let places = kinds.entry(kind(process.title)).or_default();
-        places.entry(main_stack(process.text)).or_default().push(process.owner);
-    }
-    let mut kinds: Vec<_> = kinds.into_iter().collect();
-    let count =
-        |places: &BTreeMap<Vec<String>, Vec<T>>| -> usize { places.values().map(Vec::len).sum() };
-    kinds.sort_by_key(|(_, places)| std::cmp::Reverse(count(places)));
-    let mut groups = Vec::new();
-    for (kind, places) in kinds {
-        let all = count(&places);
-        let largest = places.values().map(Vec::len).max().unwrap_or(0);
-        let agree = largest >= 2 && 2 * largest > all;
-        let mut of_kind: Vec<Group<T>> = places
-            .into_iter()
-            .map(|(frames, owners)| {
-                let odd = agree && owners.len() < largest;
-                Group { kind: kind.clone(), frames, owners, odd }
-            })
-            .collect();
-        of_kind.sort_by_key(|group| std::cmp::Reverse(group.owners.len()));
-        groups.append(&mut of_kind);
-    }
-    groups
+    let mut groups = Groups::default();
+    processes.into_iter().for_each(|process| groups.add(process));
+    groups.finish()
+}
+
+/// Most places apart that a sentence names, and most owners at each.
+const PLACES: usize = 3;
+const NAMED: usize = 4;
+/// Longest place in a sentence, in characters.
+const PLACE_CHARS: usize = 120;
+
+/// What the groups say, in one sentence: who is not where the others of its kind are, or that none is
+/// apart. `None` when nothing was seen.
+#[must_use]
+pub fn sentence<T: Display>(groups: &[Group<T>]) -> Option<String> {
+    let largest = groups.first()?;
+    let Some(odd) = groups.iter().find(|group| group.odd) else {
+        return Some(match groups {
+            [one] => format!("all {} processes are in {}", one.owners.len(), place(&one.frames)),
+            _ => format!(
+                "none stands apart: {} {} are in {}",
+                largest.owners.len(),
+                largest.kind,
+                place(&largest.frames)
+            ),
+        });
+    };
+    let kind = |group: &&Group<T>| group.kind == odd.kind;
+    let most = groups.iter().filter(kind).max_by_key(|group| group.owners.len())?;
+    let apart: Vec<&Group<T>> = groups.iter().filter(kind).filter(|group| group.odd).collect();
+    let said = apart.iter().take(PLACES).map(|group| {
+        let mut named: Vec<String> = group.owners.iter().take(NAMED).map(T::to_string).collect();
+        if group.owners.len() > NAMED {
+            named.push(format!("{} more", group.owners.len() - NAMED));
+        }
+        format!("{} in {}", named.join(", "), place(&group.frames))
+    });
+    let said: Vec<String> = said.collect();
+    let further: usize = apart.iter().skip(PLACES).map(|group| group.owners.len()).sum();
+    let further = if further > 0 { format!(", {further} elsewhere") } else { String::new() };
+    Some(format!(
+        "{}{further}; the others are not there: {} in {}",
+        said.join(", "),
+        most.owners.len(),
+        place(&most.frames)
+    ))
+}
+
+/// The innermost frame. What a process says of itself is cut, and has no control characters.
+fn place(frames: &[String]) -> String {
+    let innermost = frames.first().map_or("nothing", String::as_str);
+    innermost.chars().filter(|c| !c.is_control()).take(PLACE_CHARS).collect()
 }
 
 /// What a process is: the class of an actor of Ray's, or program and script.
@@ -165,6 +238,36 @@ mod tests {
         assert_eq!(groups[0].frames, ["(D (disk sleep)): \"python\" wchan futex_wait"]);
         assert_eq!((groups[1].owners.as_slice(), groups[1].odd), (&[0][..], true));
         assert_eq!(groups[0].kind, "python -m torch.run");
+    }
+
+    #[test]
+    fn one_sentence_names_who_is_apart() {
+        let place = |rank: u32| match rank {
+            5 => "read (data.py:88)",
+            6 => "save (ckpt.py:9)\u{1b}[2J",
+            _ => "all_reduce (distributed.py:2501)",
+        };
+        let texts: Vec<String> = (0..8).map(|rank| dump(rank, place(rank))).collect();
+        let process = |(rank, text)| Process {
+            owner: format!("rank {rank} on n{rank}"),
+            title: "python train.py",
+            text,
+        };
+        let all = || texts.iter().map(String::as_str).enumerate().map(process);
+        assert_eq!(
+            sentence(&group(all())).unwrap(),
+            "rank 5 on n5 in read (data.py:88), rank 6 on n6 in save (ckpt.py:9)[2J; the others are \
+             not there: 6 in all_reduce (distributed.py:2501)"
+        );
+        assert_eq!(
+            sentence(&group(all().take(5))).unwrap(),
+            "all 5 processes are in all_reduce (distributed.py:2501)"
+        );
+        let two = sentence(&group(all().skip(5).take(2))).unwrap();
+        assert!(two.starts_with("none stands apart: 1 python train.py are in "), "{two}");
+        let last = sentence(&group(all().skip(6).take(1))).unwrap();
+        assert_eq!(last, "all 1 processes are in save (ckpt.py:9)[2J");
+        assert_eq!(sentence::<u32>(&[]), None);
     }
 
     #[test]

@@ -33,7 +33,6 @@ mod series;
 mod start;
 mod storage;
 pub mod text;
-pub mod versions;
 pub mod xid;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -134,17 +134,40 @@ fn verl(text: &str) -> Option<Reading> {
 
 /// A line of JSON with a step.
 fn record(line: &[u8]) -> Option<Reading> {
-    let Value::Object(object) = serde_json::from_slice(line).ok()? else { return None };
+    let Value::Object(object) = object_of(line)? else { return None };
     let step_of = |name: &&str| object.get(*name).and_then(Value::as_u64);
     let step = ["step", "global_step", "iteration"].iter().find_map(step_of)?;
     let total = ["total_steps", "max_steps"].iter().find_map(step_of);
     let data = object.get("data").and_then(Value::as_object).unwrap_or(&object);
     let numbers = data.iter().filter(|(name, _)| !name.ends_with("step") && *name != "total_steps");
-    let value = |(name, value): (&String, &Value)| Some((name_of(name)?, value.as_f64()?));
+    let value = |(name, value): (&String, &Value)| {
+        let number = value.as_f64().or_else(|| not_finite(value.as_str()?));
+        Some((name_of(name)?, number?))
+    };
     let values: Vec<_> = numbers.filter_map(value).take(MAX_VALUES).collect();
     // A record of something else may have a step as well; a training's has numbers.
     let is_training = object.contains_key("data") || !values.is_empty();
     is_training.then_some(Reading { source: Source::Record, step: Some(step), total, values })
+}
+
+/// JSON, also as Python writes it: with `NaN` and `Infinity`, which become texts.
+fn object_of(line: &[u8]) -> Option<Value> {
+    if let Ok(value) = serde_json::from_slice(line) {
+        return Some(value);
+    }
+    let text = std::str::from_utf8(line).ok()?;
+    if !text.contains(": NaN") && !text.contains("Infinity") {
+        return None;
+    }
+    let quoted = text
+        .replace(": NaN", r#": "nan""#)
+        .replace(": Infinity", r#": "inf""#)
+        .replace(": -Infinity", r#": "-inf""#);
+    serde_json::from_str(&quoted).ok()
+}
+
+fn not_finite(text: &str) -> Option<f64> {
+    matches!(text, "nan" | "inf" | "-inf").then(|| number_of(text))?
 }
 
 fn dictionary(text: &str) -> Option<Reading> {
@@ -245,7 +268,7 @@ fn is_metric(name: &str) -> bool {
 }
 
 /// A name that can be shown anywhere: plain characters, and blanks as `_`.
-fn name_of(text: &str) -> Option<String> {
+pub(crate) fn name_of(text: &str) -> Option<String> {
     let text = text.trim();
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./@-%=+() ".contains(c);
     let fits = (1..=MAX_NAME_BYTES).contains(&text.len()) && text.chars().all(plain);
@@ -364,6 +387,19 @@ mod tests {
         ] {
             assert_eq!(read(line.as_bytes()), None, "{line}");
         }
+    }
+
+    #[test]
+    fn numbers_that_json_has_not_are_read() {
+        let line =
+            r#"{"step": 84, "data": {"loss": NaN, "grad": -Infinity, "max": Infinity, "lr": 0.5}}"#;
+        let (step, _, values) = reading(line);
+        assert_eq!((step, values.len()), (Some(84), 4));
+        let of = |name: &str| values.iter().find(|(known, _)| known == name).unwrap().1;
+        assert!(of("loss").is_nan() && of("lr") == 0.5);
+        assert_eq!((of("grad"), of("max")), (f64::NEG_INFINITY, f64::INFINITY));
+        // A text is no number, whatever it says.
+        assert_eq!(reading(r#"{"step": 1, "data": {"a": "nan", "b": "12"}}"#).2.len(), 1);
     }
 
     #[test]
