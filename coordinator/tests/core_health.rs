@@ -206,6 +206,48 @@ fn an_operator_ends_what_stands_and_the_agent_is_told_until_it_has_heard() {
 }
 
 #[test]
+fn what_an_operator_has_ended_stays_ended_over_a_restart_before_the_agent_has_heard() {
+    let mut fleet = nodes(1);
+    let fatal = condition("node", Level::Fatal);
+    say(&mut fleet, "n1", vec![fatal.clone()]);
+    fleet.disconnect("n1");
+    fleet.maintain("n1", Maintenance::Resume);
+    fleet.restart();
+    fleet.connect("n1");
+    fleet.cleared.clear();
+    // The agent has heard nothing of it, and says it to the new process.
+    say(&mut fleet, "n1", vec![fatal.clone()]);
+    assert!(fleet.node("n1").cordon.is_none() && fleet.node("n1").is_open());
+    let told = fleet.cleared.last().cloned().unwrap_or_default();
+    assert_eq!(told.first().map(|cleared| cleared.since_ms), Some(fatal.since_ms), "{told:?}");
+    // It has heard: nothing of it is kept, not even over another restart.
+    say(&mut fleet, "n1", vec![]);
+    fleet.restart();
+    assert!(fleet.node("n1").cleared.is_empty());
+}
+
+#[test]
+fn what_an_operator_has_ended_before_the_agent_is_back_after_a_restart_stays_ended() {
+    let mut fleet = nodes(1);
+    let fatal = condition("node", Level::Fatal);
+    say(&mut fleet, "n1", vec![fatal.clone()]);
+    assert!(is_cordoned(&fleet, "n1"));
+    fleet.restart();
+    fleet.maintain("n1", Maintenance::Resume);
+    let later = fleet.now.wall_ms + 1;
+    fleet.connect("n1");
+    fleet.cleared.clear();
+    assert!(fatal.since_ms < later);
+    say(&mut fleet, "n1", vec![fatal.clone()]);
+    assert!(fleet.node("n1").cordon.is_none() && fleet.node("n1").is_open());
+    let told = fleet.cleared.last().cloned().unwrap_or_default();
+    assert_eq!(told.first().map(|cleared| cleared.since_ms), Some(fatal.since_ms), "{told:?}");
+    // What comes after that is another matter.
+    say(&mut fleet, "n1", vec![fatal.clone(), Condition { since_ms: later, ..fatal }]);
+    assert!(is_cordoned(&fleet, "n1"));
+}
+
+#[test]
 fn a_cordon_of_a_person_stays_when_the_node_is_well_again() {
     let mut fleet = nodes(1);
     fleet.maintain("n1", Maintenance::Cordon { why: "fan".to_owned() });

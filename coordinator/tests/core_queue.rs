@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::Arc;
 
+use gangline_common::ids::JobId;
 use gangline_common::time::Timestamp;
 use gangline_coordinator::core::Core;
 use gangline_coordinator::core::controls::{Control, EXCLUDED_LIMIT};
@@ -339,6 +340,29 @@ fn a_failure_goes_down_the_whole_chain_with_its_cause() {
     );
     assert!(fleet.core.jobs().all(|job| job.state == JobState::Failed && job.hold.is_none()));
     assert!(fleet.core.jobs().all(|job| job.reason.len() < 1_024));
+}
+
+/// A batch may hold both: the end of a job, and the wish of its owner to be rid of it.
+#[test]
+fn a_job_that_is_deleted_in_the_batch_of_its_end_fails_those_that_wait_for_it() {
+    let mut fleet = one_worker();
+    fleet.submit("j1", &spec("a", ", queue: {hold: true}"));
+    fleet.submit("j2", &spec("b", ", queue: {after: [j1]}"));
+    let (job, actor) = (JobId::new("j1").unwrap(), alice());
+    let stop = Event::StopJob {
+        request: fleet.number(),
+        job: job.clone(),
+        actor: actor.clone(),
+        reason: "enough".to_owned(),
+    };
+    let delete = Event::DeleteJob { request: fleet.number(), job, actor };
+    let mut batch = Effects::default();
+    fleet.core.take(stop, fleet.now, &mut batch);
+    fleet.core.take(delete, fleet.now, &mut batch);
+    fleet.core.decide(fleet.now, &mut batch);
+    assert_eq!(fleet.core.jobs().count(), 1);
+    assert_eq!(fleet.state("j2"), JobState::Failed);
+    assert!(fleet.job("j2").reason.contains("is CANCELLED: "), "{}", fleet.job("j2").reason);
 }
 
 #[test]

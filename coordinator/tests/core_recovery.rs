@@ -3,7 +3,7 @@
 mod support;
 
 use gangline_common::ids::{MemberId, NodeId};
-use gangline_coordinator::core::event::Event;
+use gangline_coordinator::core::event::{EntrypointFact, Event};
 use gangline_coordinator::core::gang::{EndHow, Phase};
 use gangline_coordinator::core::health::{Condition, Health, Level};
 use gangline_coordinator::core::job::{JobState, Outcome};
@@ -280,8 +280,47 @@ fn a_sick_node_is_swapped_before_the_job_fails() {
     fleet.submit("train", &gang("train", "2", ""));
     fleet.settle();
     fleet.submit("other", &gang("other", "2", ""));
-    let (node, session) = fleet.session("n1").unwrap();
-    let gpu = fleet.node("n1").inventory.as_ref().unwrap().gpus[0].uuid.clone();
+    falls_sick(&mut fleet, "n1");
+    fleet.settle();
+    assert_eq!(
+        (fleet.state("train"), fleet.state("other")),
+        (JobState::Running, JobState::Pending)
+    );
+    assert_eq!(ranks(&fleet, "train"), ["n3", "n2"]);
+    assert!(fleet.examined.is_empty(), "nothing failed");
+}
+
+/// The head's agent tells in one report that the entrypoint was stopped, and that nothing is left.
+#[test]
+fn the_last_word_of_an_attempt_does_not_end_the_next_one() {
+    let mut fleet = nodes(3);
+    fleet.add_node("h", 0, true);
+    let ray = "{name: train, resources: {nnodes: 2, gpus_per_node: 4}, run: \"true\"}";
+    fleet.submit("train", ray);
+    fleet.settle();
+    let head = fleet.agents.get_mut("h").unwrap();
+    head.entrypoints.insert("train-1".into(), EntrypointFact::Running);
+    fleet.report("h");
+    fleet.settle();
+    assert_eq!(fleet.state("train"), JobState::Running);
+
+    falls_sick(&mut fleet, "n1");
+    let stopped = EntrypointFact::Failed { cause: "Job was intentionally stopped".into() };
+    let head = fleet.agents.get_mut("h").unwrap();
+    head.entrypoints.insert("train-1".into(), stopped);
+    // The other nodes have been heard of when the head's tells.
+    for node in ["n1", "n2", "h"] {
+        fleet.deliver(node);
+        fleet.report(node);
+    }
+    assert_eq!(fleet.state("train"), JobState::Starting, "{}", fleet.job("train").reason);
+    assert_eq!((fleet.job("train").attempts, ranks(&fleet, "train").len()), (2, 2));
+}
+
+/// A GPU of the node falls off the bus.
+fn falls_sick(fleet: &mut Fleet, name: &str) {
+    let (node, session) = fleet.session(name).unwrap();
+    let gpu = fleet.node(name).inventory.as_ref().unwrap().gpus[0].uuid.clone();
     let condition = Condition {
         rule: "xid-fatal".to_owned(),
         component: format!("gpu:{gpu}"),
@@ -296,13 +335,6 @@ fn a_sick_node_is_swapped_before_the_job_fails() {
     };
     let health = Box::new(Health { conditions: vec![condition], blind: Vec::new() });
     fleet.step(Event::Diagnosed { node, session, health });
-    fleet.settle();
-    assert_eq!(
-        (fleet.state("train"), fleet.state("other")),
-        (JobState::Running, JobState::Pending)
-    );
-    assert_eq!(ranks(&fleet, "train"), ["n3", "n2"]);
-    assert!(fleet.examined.is_empty(), "nothing failed");
 }
 
 #[test]

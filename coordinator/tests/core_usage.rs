@@ -5,10 +5,12 @@ mod support;
 
 use gangline_common::ids::MemberId;
 use gangline_coordinator::core::accounts::Classes;
+use gangline_coordinator::core::event::Event;
 use gangline_coordinator::core::idle::{IdlePolicy, WARN_AFTER_MS};
 use gangline_coordinator::core::job::JobState;
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::projects::ProjectChange;
+use gangline_coordinator::core::stall::{StallKind, StallWord};
 use proptest::prelude::*;
 use support::{Fleet, ended};
 
@@ -65,11 +67,65 @@ fn every_part_of_an_attempt_is_in_its_class() {
             idle_ms: 120_000,
             unmeasured_ms: 0,
             startup_ms: 40_000,
+            hung_ms: 0,
             lost_ms: 120_000,
             stopping_ms: 10_000,
         }
     );
     assert_eq!(fleet.told_of("job j1"), ["job.running", "job.interrupted", "job.failed"]);
+}
+
+/// A training that stands still is neither idle nor lost, also when its attempt ends so.
+#[test]
+fn a_stall_is_a_class_of_its_own() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    seconds(&mut fleet, 100);
+    let job = fleet.job("j1").id.clone();
+    let word = |kind, for_ms| {
+        let (job, text) = (job.clone(), "no step".to_owned());
+        Event::Stall(StallWord { job, attempt: 1, kind, for_ms, text })
+    };
+    // It stood still for 40 s when that was told, and for 10 s more.
+    fleet.step(word(StallKind::Stalled, 40_000));
+    seconds(&mut fleet, 10);
+    fleet.step(word(StallKind::Resumed, 50_000));
+    seconds(&mut fleet, 50);
+    fleet.checkpoint("j1", MemberId::Rank(0), "step-1", 0);
+    assert_eq!(fleet.core.spent_so_far(fleet.now)[0].classes.hung_ms, 4 * 50_000);
+    // Then it works for 20 s, and stands still for 30 s until somebody stops it.
+    seconds(&mut fleet, 40);
+    fleet.step(word(StallKind::Hung, 20_000));
+    seconds(&mut fleet, 10);
+    assert_eq!(fleet.core.spent_so_far(fleet.now)[0].classes.hung_ms, 4 * 80_000);
+    fleet.stop("j1");
+    fleet.settle();
+    let [line] = fleet.books.as_slice() else { panic!("{:?}", fleet.books) };
+    let Classes { hung_ms, lost_ms, unmeasured_ms, .. } = line.classes;
+    assert_eq!((hung_ms, lost_ms, unmeasured_ms), (4 * 80_000, 4 * 20_000, 4 * 110_000));
+}
+
+/// A stall that was over before the failure is not lost as well.
+#[test]
+fn a_stall_after_the_last_checkpoint_counts_once() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    seconds(&mut fleet, 20);
+    fleet.checkpoint("j1", MemberId::Rank(0), "step-1", 0);
+    seconds(&mut fleet, 40);
+    let job = fleet.job("j1").id.clone();
+    for (kind, text) in [(StallKind::Stalled, "no step"), (StallKind::Resumed, "step 2")] {
+        let (job, text) = (job.clone(), text.to_owned());
+        fleet.step(Event::Stall(StallWord { job, attempt: 1, kind, for_ms: 20_000, text }));
+    }
+    seconds(&mut fleet, 40);
+    fleet.exit_ranks("j1", 1);
+    fleet.settle();
+    let [line] = fleet.books.as_slice() else { panic!("{:?}", fleet.books) };
+    let Classes { hung_ms, lost_ms, unmeasured_ms, .. } = line.classes;
+    assert_eq!((hung_ms, lost_ms, unmeasured_ms), (4 * 20_000, 4 * 60_000, 4 * 20_000));
 }
 
 #[test]

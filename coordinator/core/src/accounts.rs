@@ -5,7 +5,7 @@
 //! account keeps what those records do not say. When the gang is gone it becomes one line of the
 //! books, which are only ever added to and by which nothing is decided.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use gangline_common::ids::{Epoch, GangId, JobId, MemberId, MemberKey};
 use gangline_common::time::{Stopwatch, Timestamp};
@@ -14,6 +14,9 @@ use super::Core;
 use super::effect::{Effects, Write};
 use super::gang::Gang;
 use super::job::{Attempt, Job, JobState, Outcome};
+
+/// Stalls of one gang that are remembered after their end.
+const STALLS_KEPT: usize = 64;
 
 /// GPU-milliseconds by what became of them. Each counts in one class only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -26,6 +29,8 @@ pub struct Classes {
     pub unmeasured_ms: u64,
     /// From the allocation until the job ran.
     pub startup_ms: u64,
+    /// The training did not go on: from its last sign of progress, once that was told as a stall.
+    pub hung_ms: u64,
     /// Run after the newest training checkpoint of an attempt that ended without success.
     pub lost_ms: u64,
     /// From the end of the attempt until nothing of it was left.
@@ -34,12 +39,13 @@ pub struct Classes {
 
 impl Classes {
     /// Every class with its word.
-    pub fn each(&self) -> [(&'static str, u64); 6] {
+    pub fn each(&self) -> [(&'static str, u64); 7] {
         [
             ("productive", self.productive_ms),
             ("idle", self.idle_ms),
             ("unmeasured", self.unmeasured_ms),
             ("startup", self.startup_ms),
+            ("hung", self.hung_ms),
             ("lost", self.lost_ms),
             ("stopping", self.stopping_ms),
         ]
@@ -69,12 +75,13 @@ impl Classes {
         scaled
     }
 
-    fn each_mut(&mut self) -> [&mut u64; 6] {
+    fn each_mut(&mut self) -> [&mut u64; 7] {
         [
             &mut self.productive_ms,
             &mut self.idle_ms,
             &mut self.unmeasured_ms,
             &mut self.startup_ms,
+            &mut self.hung_ms,
             &mut self.lost_ms,
             &mut self.stopping_ms,
         ]
@@ -107,6 +114,8 @@ pub struct Account {
     pub pool: String,
     /// How long the gang has its allocation.
     pub held: Stopwatch,
+    /// Milliseconds of stalls that are over.
+    pub hung_ms: u64,
     /// Once the attempt has ended.
     pub run: Option<Run>,
     /// Members of which nothing is left.
@@ -119,8 +128,19 @@ pub struct Run {
     /// From the allocation until the job ran, or until the end of what never ran.
     pub startup_ms: u64,
     pub ran_ms: u64,
-    /// The last part of the run, when that has to be done again.
+    /// Of the run, the stalls.
+    pub hung_ms: u64,
+    /// The last part of the run, less the stalls in it, when that has to be done again.
     pub lost_ms: u64,
+}
+
+/// A stall that is over, on the boot clock. Kept to tell whether it came after the newest training
+/// checkpoint: then its time is hung and not lost as well. Not stored: after a restart of the
+/// coordinator such a stall counts as both, and what was kept as less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StallOver {
+    until_ms: u64,
+    ms: u64,
 }
 
 /// What one member held.
@@ -136,7 +156,9 @@ impl HeldFor {
     fn classes(&self, run: Run) -> Classes {
         let startup_ms = self.ms.min(run.startup_ms);
         let ran_ms = (self.ms - startup_ms).min(run.ran_ms);
-        let kept_ms = ran_ms.min(run.ran_ms.saturating_sub(run.lost_ms));
+        let away_ms = run.lost_ms.saturating_add(run.hung_ms);
+        let kept_ms = ran_ms.min(run.ran_ms.saturating_sub(away_ms));
+        let hung_ms = (ran_ms - kept_ms).min(run.hung_ms);
         let gpus = u64::from(self.gpus);
         let (all, kept) = (ran_ms * gpus, kept_ms * gpus);
         // Readings are of the whole run; the part of it that was kept was like the rest.
@@ -152,7 +174,8 @@ impl HeldFor {
             idle_ms,
             unmeasured_ms: kept - productive_ms - idle_ms,
             startup_ms: startup_ms * gpus,
-            lost_ms: all - kept,
+            hung_ms: hung_ms * gpus,
+            lost_ms: all - kept - hung_ms * gpus,
             stopping_ms: (self.ms - startup_ms - ran_ms) * gpus,
         }
     }
@@ -205,7 +228,8 @@ impl Core {
         let attempt = self.attempts.get(&(gang.job.clone(), gang.attempt))?;
         let held = Stopwatch { since: now, before_ms: now.ms_since(attempt.started) };
         let (id, epoch, pool) = (gang.id.clone(), gang.epoch, self.pool_of(gang));
-        Some(Account { gang: id, epoch, pool, held, run: None, shares: BTreeMap::new() })
+        let (hung_ms, run, shares) = (0, None, BTreeMap::new());
+        Some(Account { gang: id, epoch, pool, held, hung_ms, run, shares })
     }
 
     /// An attempt ends: from now on its time is that of stopping.
@@ -213,11 +237,58 @@ impl Core {
         let Some(gang) = self.gangs.get(&attempt.gang).cloned() else { return };
         let Some(job) = self.jobs.get(&attempt.job).cloned() else { return };
         let Some(mut account) = self.account(&gang, now) else { return };
-        let mut run = run_so_far(&job, attempt, account.held.ms(now));
+        let stall_ms = self.open_stall_ms(&gang, now);
+        account.hung_ms = account.hung_ms.saturating_add(stall_ms);
+        let mut run = run_so_far(&job, attempt, account.held.ms(now), account.hung_ms);
         if !job.is_cluster() && attempt.outcome != Some(Outcome::Succeeded) {
-            run.lost_ms = self.unsaved(&job, now).0.min(run.ran_ms);
+            let unsaved_ms = self.unsaved(&job, now).0.min(run.ran_ms);
+            let stalled_ms = stall_ms.saturating_add(self.stalled_ms(&gang, unsaved_ms, now));
+            run.lost_ms = unsaved_ms.saturating_sub(stalled_ms);
         }
         account.run = Some(run);
+        self.put(Write::Account(account), out);
+    }
+
+    /// How long the stall that goes on has gone on.
+    fn open_stall_ms(&self, gang: &Gang, now: Timestamp) -> u64 {
+        let stall = self.stalls.get(&gang.id).filter(|(epoch, _)| *epoch == gang.epoch);
+        stall.map_or(0, |(_, since_ms)| now.boot_ms.saturating_sub(*since_ms))
+    }
+
+    /// What of the last so many milliseconds was a stall that is over.
+    fn stalled_ms(&self, gang: &Gang, last_ms: u64, now: Timestamp) -> u64 {
+        let over = self.stalls_over.get(&gang.id).filter(|(epoch, _)| *epoch == gang.epoch);
+        let from_ms = now.boot_ms.saturating_sub(last_ms);
+        let of = |stall: &StallOver| stall.ms.min(stall.until_ms.saturating_sub(from_ms));
+        over.map_or(0, |(_, over)| over.iter().map(of).sum())
+    }
+
+    /// A training has stood still for so long, and may go on doing so.
+    pub(super) fn count_stall(&mut self, gang: &Gang, for_ms: u64, now: Timestamp) {
+        let since_ms = now.boot_ms.saturating_sub(for_ms);
+        let stall = self.stalls.entry(gang.id.clone()).or_insert((gang.epoch, since_ms));
+        if stall.0 != gang.epoch {
+            *stall = (gang.epoch, since_ms);
+        }
+    }
+
+    /// It goes on again.
+    pub(super) fn count_resumed(&mut self, gang: &Gang, now: Timestamp, out: &mut Effects) {
+        let stall_ms = self.open_stall_ms(gang, now);
+        self.stalls.remove(&gang.id);
+        if stall_ms > 0 {
+            let none = || (gang.epoch, VecDeque::new());
+            let over = self.stalls_over.entry(gang.id.clone()).or_insert_with(none);
+            if over.0 != gang.epoch {
+                *over = none();
+            }
+            if over.1.len() >= STALLS_KEPT {
+                over.1.pop_front();
+            }
+            over.1.push_back(StallOver { until_ms: now.boot_ms, ms: stall_ms });
+        }
+        let Some(mut account) = self.account(gang, now).filter(|_| stall_ms > 0) else { return };
+        account.hung_ms = account.hung_ms.saturating_add(stall_ms);
         self.put(Write::Account(account), out);
     }
 
@@ -251,7 +322,8 @@ impl Core {
         let job = self.jobs.get(&gang.job)?;
         let attempt = self.attempts.get(&(gang.job.clone(), gang.attempt))?;
         let held_ms = account.held.ms(now);
-        let run = account.run.unwrap_or_else(|| run_so_far(job, attempt, held_ms));
+        let hung_ms = || account.hung_ms.saturating_add(self.open_stall_ms(gang, now));
+        let run = account.run.unwrap_or_else(|| run_so_far(job, attempt, held_ms, hung_ms()));
         let with_gpus = gang.members.iter().filter(|(_, member)| !member.gpus.is_empty());
         let shares = with_gpus.map(|(id, member)| {
             let open = || HeldFor {
@@ -298,11 +370,12 @@ impl Core {
 }
 
 /// The parts of an attempt that ends now, after it had its allocation for `held_ms`.
-fn run_so_far(job: &Job, attempt: &Attempt, held_ms: u64) -> Run {
+fn run_so_far(job: &Job, attempt: &Attempt, held_ms: u64, hung_ms: u64) -> Run {
     let runs = matches!(job.state, JobState::Running | JobState::Held);
     let started = job.started.filter(|_| runs);
     let startup_ms = started.map_or(held_ms, |at| at.ms_since(attempt.started).min(held_ms));
-    Run { startup_ms, ran_ms: held_ms - startup_ms, lost_ms: 0 }
+    let ran_ms = held_ms - startup_ms;
+    Run { startup_ms, ran_ms, hung_ms: hung_ms.min(ran_ms), lost_ms: 0 }
 }
 
 #[cfg(test)]
@@ -315,7 +388,7 @@ mod tests {
 
     #[test]
     fn each_gpu_millisecond_is_in_its_class() {
-        let run = Run { startup_ms: 100, ran_ms: 800, lost_ms: 200 };
+        let run = Run { startup_ms: 100, ran_ms: 800, hung_ms: 0, lost_ms: 200 };
         // Two GPUs, half of the readings busy, 100 ms of stopping.
         let classes = held(2, 1000, 1600, 800).classes(run);
         assert_eq!(
@@ -325,6 +398,7 @@ mod tests {
                 idle_ms: 600,
                 unmeasured_ms: 0,
                 startup_ms: 200,
+                hung_ms: 0,
                 lost_ms: 400,
                 stopping_ms: 200,
             }
@@ -336,6 +410,9 @@ mod tests {
         let classes = held(1, 750, 0, 0).classes(run);
         assert_eq!((classes.unmeasured_ms, classes.lost_ms, classes.stopping_ms), (600, 50, 0));
         assert_eq!(held(1, 40, 0, 0).classes(run).startup_ms, 40);
+        // A stall is neither: what was kept and what was lost lie beside it.
+        let stalled = held(1, 1000, 800, 800).classes(Run { hung_ms: 300, ..run });
+        assert_eq!((stalled.productive_ms, stalled.hung_ms, stalled.lost_ms), (300, 300, 200));
     }
 
     proptest::proptest! {
@@ -345,10 +422,11 @@ mod tests {
             startup_ms in 0..1u64 << 40,
             ran_ms in 0..1u64 << 40,
             lost_ms in 0..1u64 << 41,
+            hung_ms in 0..1u64 << 41,
             from in 0..1u64 << 41,
             at in 0..1u64 << 42,
         ) {
-            let run = Run { startup_ms, ran_ms, lost_ms };
+            let run = Run { startup_ms, ran_ms, hung_ms, lost_ms };
             let shares = shares.into_iter().map(|(gpus, ms, all, busy)| held(gpus, ms, all, busy));
             let shares: Vec<HeldFor> = shares.collect();
             let mut classes = Classes::default();

@@ -13,6 +13,7 @@ use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
 use super::Core;
 use super::misfits::is_news;
 use super::node::{Inventory, NetworkKey, Node, Reachability};
+use super::reputation::Lateness;
 
 /// What requests can ask of a node, whoever uses it. Nodes of one kind are interchangeable.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,8 +42,12 @@ pub struct Slot {
     pub closed: Option<String>,
     pub revoked: bool,
     pub head_role: bool,
+    /// Of nodes that would do equally well, those with less go first.
+    pub lateness: Lateness,
     pub address: IpAddr,
     pub free_gpus: Vec<GpuId>,
+    /// Held by gangs.
+    pub used_gpus: u32,
     pub free_cpus_milli: u32,
     pub free_memory_bytes: u64,
     /// Ray heads here.
@@ -70,8 +75,8 @@ struct Claim {
 pub struct Group {
     /// All that are not revoked, by name.
     pub all: BTreeSet<(Arc<str>, SlotIndex)>,
-    /// Open ones by their number of free GPUs.
-    pub open: BTreeMap<u32, BTreeSet<(Arc<str>, SlotIndex)>>,
+    /// Open ones by their number of free GPUs, those that are to be taken last behind the others.
+    pub open: BTreeMap<u32, BTreeSet<(Lateness, Arc<str>, SlotIndex)>>,
 }
 
 #[derive(Debug, Default)]
@@ -165,7 +170,7 @@ impl Capacity {
             group.all.remove(&key);
             let free = slot.free_gpus.len() as u32;
             if let Some(open) = group.open.get_mut(&free) {
-                open.remove(&key);
+                open.remove(&(slot.lateness, key.0, slot.index));
                 if open.is_empty() {
                     group.open.remove(&free);
                 }
@@ -189,7 +194,8 @@ impl Capacity {
             let group = self.groups.entry(slot.kind.clone()).or_default();
             group.all.insert(key.clone());
             if slot.closed.is_none() {
-                group.open.entry(slot.free_gpus.len() as u32).or_default().insert(key);
+                let open = group.open.entry(slot.free_gpus.len() as u32).or_default();
+                open.insert((slot.lateness, key.0, index));
             }
         }
         if let Some(place) = self.slots.get_mut(index) {
@@ -321,8 +327,10 @@ impl Core {
             closed: closed_reason(node),
             revoked: node.revoked,
             head_role: inventory.head_role,
+            lateness: self.lateness(node),
             address: inventory.address,
             free_gpus,
+            used_gpus: used.len() as u32,
             free_cpus_milli: inventory.cpus_milli.saturating_sub(cpus),
             free_memory_bytes: inventory.memory_bytes.saturating_sub(memory),
             heads,

@@ -169,6 +169,11 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) -> Option<String> {
+        if job.state == JobState::Held {
+            let why = format!("released by {}", actor.user);
+            self.let_go(job, &why, now, out);
+            return Some("was kept up after its failure".to_owned());
+        }
         let hold = job.hold.as_ref()?;
         let text = format!("was held by {}", hold.by);
         let mut job = job.clone();

@@ -7,7 +7,7 @@ use gangline_common::ids::{Epoch, GangId, Generation, JobId, NodeId};
 
 use super::accounts::{Account, Spent};
 use super::audit::AuditEntry;
-use super::checkpoints::TrainingCheckpoint;
+use super::checkpoints::{Saved, TrainingCheckpoint};
 use super::credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use super::eligibility::BadDependency;
 use super::event::RequestId;
@@ -16,11 +16,13 @@ use super::gang::Gang;
 use super::health::ClearedCondition;
 use super::job::{Attempt, Job};
 use super::node::Node;
+use super::node_test::NodeTest;
 use super::notices::Notice;
 use super::pools::PoolRecord;
 use super::projects::ProjectRecord;
 use super::secrets::SecretRecord;
 use super::usage::Usage;
+use super::vacancy::Vacancy;
 use super::webhooks::{Delivery, WebhookKey, WebhookRecord};
 
 /// Output of one batch of events. The driver commits `writes`, then acts on the rest.
@@ -59,6 +61,7 @@ pub enum Write {
     Webhook(WebhookRecord),
     Delivery(Delivery),
     Pool(PoolRecord),
+    NodeTest(Arc<NodeTest>),
     Idempotency(IdempotencyRecord),
     ForgetIdempotency {
         user: String,
@@ -77,6 +80,9 @@ pub enum Write {
     ForgetPool {
         name: String,
     },
+    ForgetNodeTest {
+        job: JobId,
+    },
     ForgetAccount {
         gang: GangId,
     },
@@ -90,6 +96,8 @@ pub enum Write {
     Notice(Notice),
     /// A line of the books.
     Spent(Spent),
+    /// A line of what nobody had.
+    Vacancy(Vacancy),
     // A job is forgotten as a whole, in one batch: attempts, gang, then the job itself.
     ForgetAttempt {
         job: JobId,
@@ -121,6 +129,10 @@ pub enum Seen {
     Checkpoint {
         gang: GangId,
         checkpoint: TrainingCheckpoint,
+    },
+    Saved {
+        gang: GangId,
+        saved: Saved,
     },
 }
 
@@ -200,8 +212,8 @@ pub enum Answer {
     Explained(Box<Explanation>),
     /// In the order in which waiting jobs are looked at.
     Queue(Vec<QueueLine>),
-    /// What the allocations that there are have cost so far.
-    Spent(Vec<Spent>),
+    /// What the allocations that there are have cost so far, and what is of none.
+    Spent(Vec<Spent>, Vec<Vacancy>),
     /// The job is forgotten, and with it the gang that was its own: nobody's logs are in it now.
     Deleted {
         gang: Option<GangId>,
@@ -374,6 +386,9 @@ impl Write {
             Write::Node(node) => {
                 let node = Arc::make_mut(node);
                 node.last_word_ms = now.boot_ms;
+                if let Some(doubt) = node.doubt.as_mut().filter(|_| rebooted) {
+                    doubt.at = doubt.at.in_this_boot(now);
+                }
                 if let Some(drain) = node.drain.as_mut().filter(|_| rebooted) {
                     drain.since.boot_ms = now.boot_ms;
                 }
@@ -404,18 +419,21 @@ impl Write {
             | Write::Webhook(_)
             | Write::Delivery(_)
             | Write::Pool(_)
+            | Write::NodeTest(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
             | Write::ForgetJoinToken { .. }
             | Write::ForgetApiToken { .. }
             | Write::ForgetSecret { .. }
             | Write::ForgetPool { .. }
+            | Write::ForgetNodeTest { .. }
             | Write::ForgetAccount { .. }
             | Write::ForgetWebhook { .. }
             | Write::ForgetDelivery { .. }
             | Write::Audit(_)
             | Write::Notice(_)
             | Write::Spent(_)
+            | Write::Vacancy(_)
             | Write::ForgetAttempt { .. }
             | Write::ForgetGang { .. }
             | Write::ForgetJob { .. } => {}

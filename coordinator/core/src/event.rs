@@ -13,6 +13,7 @@ use super::health::Health;
 use super::job::{JobRequest, RayFacts};
 use super::maintenance::Maintenance;
 use super::node::{Inventory, Session};
+use super::node_test::{NodeTest, TestState};
 use super::pools::PoolChange;
 use super::projects::ProjectChange;
 use super::recovery::Verdict;
@@ -142,6 +143,13 @@ pub enum Event {
         node: NodeId,
         actor: Principal,
     },
+    /// An operator makes a simulated GPU of a node fail; for the record.
+    FaultAsked {
+        request: RequestId,
+        node: NodeId,
+        fault: String,
+        actor: Principal,
+    },
     /// An operator says that nothing of a lost node runs any more.
     ForceRelease {
         request: RequestId,
@@ -193,6 +201,11 @@ pub enum Event {
         attempt: u32,
         verdict: Box<Verdict>,
     },
+    /// What came of a check of the network.
+    NodeTested {
+        job: JobId,
+        state: Box<TestState>,
+    },
     /// What is wrong with a node, whole.
     Diagnosed {
         node: NodeId,
@@ -229,6 +242,7 @@ impl Event {
             Event::SetPool { .. } => "set pool",
             Event::DeletePool { .. } => "delete pool",
             Event::RevokeNode { .. } => "revoke node",
+            Event::FaultAsked { .. } => "fault asked",
             Event::ForceRelease { .. } => "force release",
             Event::Join { .. } => "join",
             Event::Renewed { .. } => "renewed",
@@ -238,6 +252,7 @@ impl Event {
             Event::Heard { .. } => "heard",
             Event::Reported { .. } => "reported",
             Event::Examined { .. } => "examined",
+            Event::NodeTested { .. } => "node tested",
             Event::Diagnosed { .. } => "diagnosed",
             Event::Stall(_) => "stall",
         }
@@ -257,6 +272,8 @@ pub struct Submission {
     /// The jobs that it is to run after, in the order of the spec; `None` for one that there is not,
     /// or that the submitter may not see.
     pub after: Vec<Option<JobId>>,
+    /// The record of the check of the network that the job is.
+    pub node_test: Option<Box<NodeTest>>,
 }
 
 /// A join whose certificate is already signed but not yet handed out.
@@ -277,6 +294,7 @@ pub struct Report {
     pub gangs: Vec<GangFacts>,
     pub guests: Vec<GuestWord>,
     pub checkpoints: Vec<CheckpointWord>,
+    pub saved: Vec<SavedWord>,
     pub usage: Vec<UsageWord>,
 }
 
@@ -294,6 +312,52 @@ pub struct CheckpointWord {
     pub name: String,
     /// How long ago it was made, in milliseconds.
     pub age_ms: u64,
+}
+
+/// What there is of training checkpoints in the directory of the incarnation that a member is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedWord {
+    pub key: MemberKey,
+    /// The newest one that is complete.
+    pub newest: Option<SavedCheckpoint>,
+    /// All that are complete.
+    pub count: u32,
+    pub bytes: u64,
+    pub room: Room,
+    /// Where encrypted copies are asked for.
+    pub copy: Option<Copied>,
+}
+
+/// How the copies of training checkpoints fare.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Copied {
+    /// The newest one that was copied.
+    pub newest: Option<String>,
+    /// Why the last one was not.
+    pub problem: Option<String>,
+}
+
+/// A training checkpoint that is complete.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedCheckpoint {
+    pub name: String,
+    pub step: Option<u64>,
+    pub bytes: u64,
+    /// How long ago it was changed last, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// What the file system of a checkpoint directory has room for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Room {
+    pub free_bytes: u64,
+    /// What the next training checkpoint may take.
+    pub next_bytes: u64,
+    /// There is not room for many more.
+    pub is_low: bool,
+    /// Older ones that were removed to make room since the agent began to look, and the last of them.
+    pub removed: u32,
+    pub last_removed: Option<String>,
 }
 
 /// What a member of a standing cluster has done for a guest, named by its operation.

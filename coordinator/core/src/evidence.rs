@@ -32,11 +32,6 @@ pub struct Missing {
     pub text: String,
 }
 
-/// Whether a member that failed for this reason was given up because its node is gone.
-pub fn is_of_a_lost_node(reason: &str) -> bool {
-    reason.starts_with("its node ") || reason.contains(" without a word of its node")
-}
-
 impl Core {
     /// Looks at every gang with members on lost nodes.
     pub(super) fn expire_silence(&mut self, now: Timestamp, out: &mut Effects) {
@@ -191,7 +186,7 @@ impl Core {
                 continue;
             }
             let end = End {
-                how: EndHow::Failed { reason: why.to_owned() },
+                how: EndHow::GivenUp { reason: why.to_owned() },
                 asked: gang.state == GangState::Stopping,
                 last_output: String::new(),
                 logs_complete: true,

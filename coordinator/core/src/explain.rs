@@ -107,6 +107,8 @@ pub struct NodeGroup {
     /// `None` for nodes that would do.
     pub reason: Option<String>,
     pub nodes: Vec<String>,
+    /// Of these, nodes that are taken last, and what is held against each.
+    pub last: BTreeMap<String, String>,
 }
 
 /// A line of the queue.
@@ -149,7 +151,7 @@ impl Core {
             },
             Question::Plan(job) => Answer::Explained(Box::new(self.explain(&Arc::new(*job), now))),
             Question::Queue => Answer::Queue(self.queue_lines(now)),
-            Question::Spent => Answer::Spent(self.spent_so_far(now)),
+            Question::Spent => Answer::Spent(self.spent_so_far(now), self.vacancies()),
         };
         out.replies.push((request, answer));
     }
@@ -286,12 +288,18 @@ impl Core {
     }
 
     fn node_groups(&self, request: &JobRequest, room: &Room<'_>) -> Vec<NodeGroup> {
-        let mut groups: BTreeMap<Option<String>, Vec<String>> = BTreeMap::new();
+        let mut groups: BTreeMap<Option<String>, NodeGroup> = BTreeMap::new();
         for slot in self.capacity.slots().filter(|slot| !slot.revoked) {
-            let reason = unfit(request, slot, room);
-            groups.entry(reason).or_default().push(slot.name.as_ref().to_owned());
+            let (reason, name) = (unfit(request, slot, room), slot.name.as_ref().to_owned());
+            let (nodes, last) = (Vec::new(), BTreeMap::new());
+            let new = NodeGroup { reason: reason.clone(), nodes, last };
+            let group = groups.entry(reason).or_insert(new);
+            if slot.lateness > 0 {
+                group.last.insert(name.clone(), self.held_against(&slot.node));
+            }
+            group.nodes.push(name);
         }
-        groups.into_iter().map(|(reason, nodes)| NodeGroup { reason, nodes }).collect()
+        groups.into_values().collect()
     }
 
     /// Single changes with which the job would start now.

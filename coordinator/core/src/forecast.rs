@@ -256,7 +256,8 @@ impl Freed {
     }
 }
 
-/// Nodes with something free that would do, in order of their names.
+/// Nodes with something free that would do: of each kind and number of free GPUs in the order in which
+/// they are taken.
 fn open_for<'a>(job: &'a Job, capacity: &'a Capacity) -> impl Iterator<Item = &'a Slot> {
     let groups = capacity
         .groups()
@@ -265,6 +266,6 @@ fn open_for<'a>(job: &'a Job, capacity: &'a Capacity) -> impl Iterator<Item = &'
         group.open.range(job.request.gpus_per_node..).flat_map(|(_, nodes)| nodes)
     });
     nodes
-        .filter_map(|(_, index)| capacity.at(*index))
+        .filter_map(|(_, _, index)| capacity.at(*index))
         .filter(|slot| !job.request.excludes(&slot.name))
 }

@@ -98,6 +98,10 @@ pub enum EndHow {
     Unfit {
         reason: String,
     },
+    /// Its node is gone, and nothing of it can run there any more: nobody has seen its end.
+    GivenUp {
+        reason: String,
+    },
 }
 
 impl End {
@@ -106,7 +110,7 @@ impl End {
         match &self.how {
             EndHow::Exited { code } => format!("exited with code {code}"),
             EndHow::Signalled { signal } => format!("was killed by signal {signal}"),
-            EndHow::Failed { reason } => format!("failed: {reason}"),
+            EndHow::Failed { reason } | EndHow::GivenUp { reason } => format!("failed: {reason}"),
             EndHow::Refused { reason, .. } | EndHow::Unfit { reason } => {
                 format!("was not started: {reason}")
             }

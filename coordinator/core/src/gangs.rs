@@ -69,6 +69,9 @@ impl Core {
         for word in report.checkpoints {
             self.on_checkpoint_word(node, word, now, out);
         }
+        for word in report.saved {
+            self.on_saved_word(node, word, now, out);
+        }
         touched.sort();
         touched.dedup();
         for gang in touched {
@@ -200,6 +203,11 @@ impl Core {
             Some(EntrypointFact::Failed { cause }) => {
                 // A member that died first is the cause; the entrypoint is its consequence.
                 self.evaluate(&gang.id, now, out);
+                // It may have been the last word of an attempt that was over, and the next one is
+                // assigned already: that one has no entrypoint yet.
+                if self.gangs.get(&gang.id).is_none_or(|now| now.epoch != gang.epoch) {
+                    return;
+                }
                 self.mark_running(&gang.job, now, out);
                 self.end_attempt(&gang.job, Outcome::Failed { cause }, "gangline", now, out);
             }
@@ -242,9 +250,9 @@ impl Core {
     }
 
     fn evaluate_live(&mut self, gang: &Gang, now: Timestamp, out: &mut Effects) {
-        let Some(launcher) = self.jobs.get(&gang.job).map(|job| job.request.launcher) else {
-            return;
-        };
+        // Of one that is held it is known how it came out.
+        let job = self.jobs.get(&gang.job).filter(|job| job.state != JobState::Held);
+        let Some(launcher) = job.map(|job| job.request.launcher) else { return };
         if let Some(outcome) = self.outcome_of_members(gang, launcher) {
             if launcher == Launcher::Command && outcome == Outcome::Succeeded {
                 self.mark_running(&gang.job, now, out);
@@ -342,6 +350,30 @@ impl Core {
         if job.cluster.is_some() {
             return self.end_guest(&job, outcome, GuestPhase::Stopping, actor, now, out);
         }
+        if job.state == JobState::Held {
+            let Some((outcome, why)) = self.end_of_hold(&job, &outcome, actor) else { return };
+            let said = format!("{}; no longer kept up: {why}", outcome.sentence());
+            return self.finish_attempt(&job, outcome, said, actor, now, out);
+        }
+        if let Some(gang) = self.gangs.get(&job.gang).cloned()
+            && self.holds_up(&job, &gang, &outcome)
+        {
+            return self.hold_up(&job, &gang, outcome, now, out);
+        }
+        let said = outcome.sentence();
+        self.finish_attempt(&job, outcome, said, actor, now, out);
+    }
+
+    /// The end of an attempt on a gang of its own; `said` is the reason that people read.
+    pub(super) fn finish_attempt(
+        &mut self,
+        job: &Job,
+        outcome: Outcome,
+        said: String,
+        actor: &str,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
         let Some(gang) = self.gangs.get(&job.gang).cloned() else { return };
         if let Some(attempt) = self.attempts.get(&(job.id.clone(), gang.attempt)) {
             let mut attempt = Attempt::clone(attempt);
@@ -351,24 +383,26 @@ impl Core {
             self.count_run(&attempt, now, out);
             self.put(Write::Attempt(Arc::new(attempt)), out);
         }
-        let mut stopping = Job::clone(&job);
+        let mut stopping = job.clone();
         if matches!(outcome, Outcome::RolledBack { .. }) {
             stopping.attempts = stopping.attempts.saturating_sub(1);
         }
         stopping.outcome = Some(outcome.clone());
-        let keeps = self.keeps_nodes(&stopping, &outcome);
+        // After a hold no other attempt follows.
+        let is_over = job.state == JobState::Held && self.is_last(job);
+        let keeps = !is_over && self.keeps_nodes(&stopping, &outcome);
         self.put(Write::Job(Arc::new(stopping)), out);
         if keeps {
             self.put(Write::Gang(Arc::new(Gang { keeps, ..Gang::clone(&gang) })), out);
         } else {
             self.release_kept(&gang.id, now, out);
         }
-        self.set_job_state(job_id, JobState::Stopping, actor, outcome.sentence(), now, out);
+        self.set_job_state(&job.id, JobState::Stopping, actor, said, now, out);
         self.set_gang_state(&gang.id, GangState::Stopping, now, out);
         if !is_planted(Planted::GenerationForgotten) {
             self.touch_nodes(&gang.nodes(), out);
         }
-        self.end_guests_of(&job, &outcome, actor, now, out);
+        self.end_guests_of(job, &outcome, actor, now, out);
         self.settle(&gang.id, now, out);
     }
 
@@ -422,6 +456,9 @@ impl Core {
         // Attempt n+1 may start only when every node of attempt n is free of it.
         if ends {
             self.end_job(&gang.job, &outcome, now, out);
+            if outcome == Outcome::Succeeded {
+                self.trust_after(&gang, now, out);
+            }
             match outcome.terminal_state() {
                 None if keeps => self.go_on(&gang, now, out),
                 _ => self.release_kept(id, now, out),

@@ -20,6 +20,7 @@ use super::job::Outcome;
 use super::node::{Cordon, Drain, Lifecycle, Node};
 use super::nodes::note;
 use super::notices::About;
+use super::reputation::BLAMED;
 
 /// In whose name nodes are cordoned and drained here.
 pub const HEALTH: &str = "health";
@@ -175,14 +176,21 @@ impl Core {
         }
         let still: BTreeSet<ClearedCondition> =
             health.conditions.iter().map(Condition::key).collect();
+        let known = node.cleared.clone();
         node.cleared.retain(|condition| still.contains(condition));
+        self.diagnosed.insert(id.clone());
+        if let Some(resumed_ms) = self.resumed_unheard.remove(id) {
+            let before = still.into_iter().filter(|condition| condition.since_ms <= resumed_ms);
+            node.cleared.extend(before);
+        }
+        let has_changed = node.cleared != known;
         node.health = Arc::new(health);
         if !node.cleared.is_empty() {
             out.clears.push(clear(&node, session));
         }
         self.capacity.mark(id);
         let node = Arc::new(node);
-        if news.is_empty() {
+        if news.is_empty() && !has_changed {
             self.nodes.insert(id.clone(), node.clone());
             out.saw(Seen::Node(node));
         } else {
@@ -200,7 +208,11 @@ impl Core {
     }
 
     /// An operator puts a node back into use: what it said until now is over.
-    pub(super) fn clear_health(node: &mut Node, out: &mut Effects) {
+    pub(super) fn clear_health(&mut self, node: &mut Node, now: Timestamp, out: &mut Effects) {
+        // What it said to a process before this one is not stored: it will say it again.
+        if !self.diagnosed.contains(&node.id) {
+            self.resumed_unheard.insert(node.id.clone(), now.wall_ms);
+        }
         node.cleared.extend(node.health.conditions.iter().map(Condition::key));
         if let Some(session) = node.session.as_ref().filter(|_| !node.cleared.is_empty()) {
             out.clears.push(clear(node, session.number));
@@ -337,6 +349,9 @@ impl Core {
             let jobs = gangs.filter_map(|id| Some(self.gangs.get(id)?.job.clone()));
             let cause = format!("{}: {}", node.name, condition.sentence());
             ends.extend(jobs.map(|job| (job, cause.clone())));
+        }
+        if let Some((_, cause)) = ends.first() {
+            self.doubt(id, BLAMED, cause, now, out);
         }
         for (job, cause) in ends {
             let outcome = Outcome::Preempted { cause, keeps_nodes: true };

@@ -46,7 +46,7 @@ fn accounts_are_open(core: &Core, found: &mut Vec<String>) {
 fn waiting_is_sound(core: &Core, found: &mut Vec<String>) {
     for job in core.jobs.values() {
         if job.eligible.is_some() && job.state != JobState::Pending
-            || job.running.is_some() != (job.state == JobState::Running)
+            || job.running.is_some() != matches!(job.state, JobState::Running | JobState::Held)
             || job.hold.is_some() && !job.is_queued()
         {
             found.push(format!("waiting: {} is {} but {job:?}", job.id, job.state.word()));

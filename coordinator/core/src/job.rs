@@ -80,6 +80,8 @@ pub struct JobRequest {
     pub on_disconnect: OnDisconnect,
     pub retry: Retry,
     pub hang: HangPolicy,
+    /// How long its gang is kept up for a person when its last attempt has failed.
+    pub hold_on_failure_ms: Option<u64>,
     /// The submitted spec as canonical JSON: the record of truth that this struct is made from.
     pub spec_json: String,
     /// The exact command of the submitter, for people; may be empty.
@@ -190,11 +192,11 @@ pub struct Job {
     pub ended: Option<Timestamp>,
     /// How long it could have started (PENDING only); absent while it may not.
     pub eligible: Option<Stopwatch>,
-    /// How long it has run (RUNNING only).
+    /// How long it has run, or has been held (RUNNING and HELD only).
     pub running: Option<Stopwatch>,
     /// One sentence: why the job waits, or why it ended.
     pub reason: String,
-    /// What the job will be once its gang is gone (STOPPING only).
+    /// What the job will be once its gang is gone (STOPPING and HELD only).
     pub outcome: Option<Outcome>,
     pub recovery: Recovery,
     pub history: Vec<Transition>,
@@ -267,14 +269,15 @@ impl Job {
     }
 
     /// Whether the passing of time may end it or let it start: its time limit, a cluster's idle time,
-    /// the earliest start, the longest wait.
+    /// the earliest start, the longest wait, the end of its hold.
     pub(super) fn is_timed(&self) -> bool {
         let request = &self.request;
         let limited = self.state == JobState::Running && request.timeout_ms.is_some();
         let rests = self.recovery.rest.is_some();
         let waits = rests || request.not_before_ms.is_some() || request.max_wait_ms.is_some();
         let waits = self.state == JobState::Pending && waits;
-        limited || waits || (self.is_cluster() && !self.state.is_terminal())
+        let held = self.state == JobState::Held;
+        limited || held || waits || (self.is_cluster() && !self.state.is_terminal())
     }
 
     /// Whether it is in the queue, or will be once its gang is gone.

@@ -40,7 +40,14 @@ impl Core {
             Err(rejected) => return Core::reject(request, rejected, out),
         };
         let Submission {
-            job: id, gang, token_seed, principal, idempotency, request: wanted, ..
+            job: id,
+            gang,
+            token_seed,
+            principal,
+            idempotency,
+            request: wanted,
+            node_test,
+            ..
         } = submission;
         let hold = wanted.hold.then(|| Hold {
             by: principal.user.clone(),
@@ -84,6 +91,9 @@ impl Core {
         let detail = format!("{} in {}", job.request.name, job.project);
         self.audit(&principal, "job.submit", format!("job {id}"), &detail, now, out);
         self.put(Write::Job(Arc::new(job)), out);
+        if let Some(test) = node_test {
+            self.begin_node_test(*test, out);
+        }
         if let Some((key, body_sha256)) = idempotency {
             let record = IdempotencyRecord {
                 user: principal.user,
@@ -216,6 +226,8 @@ impl Core {
                 return Core::reject(request, Rejected::HasGuests { jobs }, out);
             }
         }
+        // It may have ended in this very batch: those that wait for it must hear of it.
+        self.settle_dependents(now, out);
         self.audit(actor, "job.delete", format!("job {id}"), &job.request.name, now, out);
         // A remembered request must not answer with a job that is gone.
         let made = self.idempotency.iter().filter(|(_, record)| record.made == id.as_str());
@@ -292,6 +304,8 @@ impl Core {
         job.running = None;
         if state == JobState::Running {
             job.started = Some(now);
+        }
+        if matches!(state, JobState::Running | JobState::Held) {
             job.running = Some(Stopwatch::start(now));
         }
         if state.is_terminal() {
@@ -318,7 +332,8 @@ impl Core {
     /// while the coordinator is away as well.
     pub(super) fn expire_time_limits(&mut self, now: Timestamp, out: &mut Effects) {
         let due = |job: &Job| {
-            let (limit, running) = (job.request.timeout_ms?, job.running?);
+            let running = job.running.filter(|_| job.state == JobState::Running)?;
+            let limit = job.request.timeout_ms?;
             let ran_ms = match (is_planted(Planted::LimitByWallClock), job.started) {
                 (true, Some(started)) => now.wall_ms.saturating_sub(started.wall_ms),
                 _ => running.ms(now),

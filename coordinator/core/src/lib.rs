@@ -24,6 +24,7 @@ pub mod gang;
 mod gangs;
 pub mod guests;
 pub mod health;
+mod held;
 mod holdings;
 pub mod idle;
 pub mod invariants;
@@ -32,6 +33,7 @@ mod jobs;
 pub mod maintenance;
 mod misfits;
 pub mod node;
+pub mod node_test;
 mod nodes;
 pub mod notices;
 pub mod order;
@@ -44,6 +46,7 @@ mod preemption;
 pub mod projects;
 mod queue;
 pub mod recovery;
+pub mod reputation;
 mod schedule;
 pub mod secrets;
 pub mod stall;
@@ -51,17 +54,19 @@ mod tokens;
 pub mod topology;
 mod unknown;
 pub mod usage;
+pub mod vacancy;
+pub mod versions;
 pub mod webhooks;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use gangline_common::ids::{GangId, JobId, NodeId, PortBlock};
+use gangline_common::ids::{Epoch, GangId, JobId, NodeId, PortBlock};
 use gangline_common::time::Timestamp;
 
 use accounts::Account;
 use capacity::Capacity;
-use checkpoints::TrainingCheckpoint;
+use checkpoints::{Saved, TrainingCheckpoint};
 use credential::{ApiTokenRecord, IdempotencyRecord, JoinTokenRecord};
 use effect::{Answer, Desired, Effects, Push, Rejected, Write};
 use event::{Event, RequestId};
@@ -72,6 +77,7 @@ use idle::Meter;
 use job::{Attempt, Job, Outcome};
 use misfits::Misfits;
 use node::{NetworkKey, Node};
+use node_test::NodeTest;
 use planted::{Planted, is_planted};
 use policy::Policy;
 use pools::PoolRecord;
@@ -79,6 +85,7 @@ use projects::ProjectRecord;
 use queue::Queue;
 use secrets::SecretRecord;
 use usage::Usage;
+use vacancy::Vacancies;
 use webhooks::{Delivery, WebhookKey, WebhookRecord};
 
 /// Jobs that are not yet terminal; one more is refused.
@@ -111,6 +118,7 @@ pub struct Core {
     pub(crate) webhooks: BTreeMap<WebhookKey, WebhookRecord>,
     pub(crate) deliveries: BTreeMap<WebhookKey, Delivery>,
     pub(crate) pools: BTreeMap<String, PoolRecord>,
+    pub(crate) node_tests: BTreeMap<JobId, Arc<NodeTest>>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
     // Not stored: derived, or learned again.
@@ -141,14 +149,27 @@ pub struct Core {
     pub(crate) just_ended: Vec<JobId>,
     /// The newest training checkpoint of each live gang that has made one.
     pub(crate) checkpoints: BTreeMap<GangId, TrainingCheckpoint>,
+    /// Gangs whose training stands still, with the epoch, and since when on the boot clock.
+    pub(crate) stalls: BTreeMap<GangId, (Epoch, u64)>,
+    /// The last stalls of each live gang that are over; see `accounts`.
+    stalls_over: BTreeMap<GangId, (Epoch, VecDeque<accounts::StallOver>)>,
+    vacancies: Vacancies,
+    /// What was said of the training checkpoints of each live gang.
+    pub(crate) saved: BTreeMap<GangId, Saved>,
     /// What agents have measured of the GPUs of each live gang.
     meters: BTreeMap<GangId, Meter>,
     /// When it was asked why the newest attempt of a job failed, while that is waited for.
     examined: BTreeMap<JobId, recovery::Asked>,
     /// When the last guest of a cluster ended.
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
+    /// Nodes that are doubted, and how much: a step of `reputation`.
+    pub(crate) doubted: BTreeMap<NodeId, u8>,
     /// Nodes that health left in use because it had taken its share of their pool.
     pub(crate) beyond_share: BTreeSet<NodeId>,
+    /// Nodes that have said to this process what is wrong with them.
+    diagnosed: BTreeSet<NodeId>,
+    /// Those that an operator put back into use before that, and when by the wall clock.
+    resumed_unheard: BTreeMap<NodeId, u64>,
     pub(crate) quarantine: Vec<Quarantine>,
     pub(crate) next_ports: BTreeMap<NetworkKey, u32>,
     pub(crate) started_ms: u64,
@@ -241,6 +262,11 @@ impl Core {
             }
             Write::Node(node) => {
                 self.capacity.mark(&node.id);
+                // How much is looked at with the time.
+                match node.doubt {
+                    Some(_) => drop(self.doubted.entry(node.id.clone()).or_default()),
+                    None => drop(self.doubted.remove(&node.id)),
+                }
                 self.nodes.insert(node.id.clone(), node);
             }
             Write::JoinToken(record) => {
@@ -286,6 +312,12 @@ impl Core {
             Write::ForgetPool { name } => {
                 self.pools.remove(&name);
             }
+            Write::NodeTest(test) => {
+                self.node_tests.insert(test.job.clone(), test);
+            }
+            Write::ForgetNodeTest { job } => {
+                self.node_tests.remove(&job);
+            }
             Write::Idempotency(record) => {
                 self.idempotency.insert((record.user.clone(), record.key.clone()), record);
             }
@@ -299,13 +331,14 @@ impl Core {
                 self.api_tokens.remove(&name);
             }
             // Nothing is ever decided by what is in the audit log, the notices and the books.
-            Write::Audit(_) | Write::Notice(_) | Write::Spent(_) => {}
+            Write::Audit(_) | Write::Notice(_) | Write::Spent(_) | Write::Vacancy(_) => {}
             Write::ForgetAttempt { job, number } => {
                 self.attempts.remove(&(job, number));
             }
             Write::ForgetGang { id } => {
                 self.holdings.mark(&id);
                 self.checkpoints.remove(&id);
+                self.saved.remove(&id);
                 self.starting_gangs.remove(&id);
                 self.stopping_gangs.remove(&id);
                 for node in self.gangs.remove(&id).iter().flat_map(|gang| gang.nodes()) {
@@ -389,6 +422,9 @@ impl Core {
             Event::RevokeNode { request, node, actor } => {
                 self.on_revoke(request, &node, &actor, now, out);
             }
+            Event::FaultAsked { request, node, fault, actor } => {
+                self.on_fault_asked(request, &node, &fault, &actor, now, out);
+            }
             Event::ForceRelease { request, node, reason, actor } => {
                 self.on_force_release(request, &node, &reason, &actor, now, out);
             }
@@ -410,6 +446,7 @@ impl Core {
             Event::Examined { job, attempt, verdict } => {
                 self.on_examined(&job, attempt, *verdict, now, out);
             }
+            Event::NodeTested { job, state } => self.on_node_tested(&job, *state, now, out),
             Event::Stall(word) => self.on_stall_word(&word, now, out),
             Event::Diagnosed { node, session, health } => {
                 self.on_diagnosed(&node, session, *health, now, out);
@@ -444,8 +481,14 @@ impl Core {
         self.settle_stopping(now, out);
         self.expire_guests(now, out);
         self.expire_drains(now, out);
+        self.expire_doubt(now, out);
+        // A replay that nobody watches need not.
+        if self.explaining {
+            self.count_vacancy(now, out);
+        }
         self.retry_health(now, out);
         self.expire_time_limits(now, out);
+        self.expire_holds(now, out);
         self.expire_waits(now, out);
         self.expire_idle_clusters(now, out);
         let quarantined = self.quarantine.len();
@@ -491,8 +534,13 @@ impl Core {
         if self.checkpoints.get(&gang.id).is_some_and(|newest| !newest.is_of(gang)) {
             self.checkpoints.remove(&gang.id);
         }
-        if self.meters.contains_key(&gang.id) && !gang.is_live() {
+        if self.saved.get(&gang.id).is_some_and(|saved| !saved.is_of(gang)) {
+            self.saved.remove(&gang.id);
+        }
+        if !gang.is_live() {
             self.meters.remove(&gang.id);
+            self.stalls.remove(&gang.id);
+            self.stalls_over.remove(&gang.id);
         }
         self.holdings.mark(&gang.id);
         let nodes = gang.nodes();

@@ -72,7 +72,9 @@ impl Core {
                     Some(_) => Lifecycle::Online,
                     None => Lifecycle::Pending,
                 };
-                Core::clear_health(&mut node, out);
+                self.clear_health(&mut node, now, out);
+                // Whoever puts it back has looked at it.
+                node.doubt = None;
                 ("node.resume", "resumed", String::new())
             }
         };
@@ -124,6 +126,24 @@ impl Core {
             self.put(Write::Node(Arc::new(node)), out);
             self.ask_for_scheduling();
         }
+        out.replies.push((request, Answer::Done));
+    }
+
+    /// An operator is about to make a simulated GPU fail. What follows comes from the node itself.
+    pub(super) fn on_fault_asked(
+        &mut self,
+        request: RequestId,
+        id: &NodeId,
+        fault: &str,
+        actor: &Principal,
+        now: Timestamp,
+        out: &mut Effects,
+    ) {
+        let Some(node) = self.nodes.get(id) else {
+            return Core::reject(request, Rejected::NoSuchNode, out);
+        };
+        let object = format!("node {}", node.name);
+        self.audit(actor, "node.inject", object, fault, now, out);
         out.replies.push((request, Answer::Done));
     }
 

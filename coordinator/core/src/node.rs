@@ -10,6 +10,7 @@ use gangline_common::time::Timestamp;
 use super::health::{ClearedCondition, Health};
 use super::job::Transition;
 use super::planted::{Planted, is_planted};
+use super::reputation::Doubt;
 
 /// Without word for this long a node gets no new work.
 pub const SUSPECT_AFTER_MS: u64 = 3_000;
@@ -43,6 +44,11 @@ pub struct Node {
     /// Shared: a node is copied with every change of its generation.
     pub inventory: Option<Arc<Inventory>>,
     pub history: Vec<Transition>,
+    /// Conditions that an operator has ended and that the agent may still say: stored, because the
+    /// agent may hear of it only from the next process.
+    pub cleared: BTreeSet<ClearedCondition>,
+    /// What the ends of attempts say against it.
+    pub doubt: Option<Doubt>,
     /// Incarnations that were given up without this node's word. What it still runs of them, or of
     /// earlier ones of the same gang, is stopped when it is back.
     pub stops: BTreeMap<GangId, Epoch>,
@@ -51,8 +57,6 @@ pub struct Node {
     pub reachability: Reachability,
     pub session: Option<Session>,
     pub health: Arc<Health>,
-    /// Conditions that an operator has ended and that the agent still says.
-    pub cleared: BTreeSet<ClearedCondition>,
     /// Boot-clock time of the newest word, or of the coordinator's start.
     pub last_word_ms: u64,
     pub held: Option<Generation>,

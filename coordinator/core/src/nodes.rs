@@ -58,6 +58,7 @@ impl Core {
             session: None,
             health: Default::default(),
             cleared: Default::default(),
+            doubt: None,
             last_word_ms: now.boot_ms,
             held: None,
             unknown: Default::default(),

@@ -9,22 +9,28 @@ use super::job::{Job, JobState, Outcome};
 use super::node::Node;
 
 /// Longest reason, in characters.
-const REASON_LIMIT: usize = 1024;
+pub(super) const REASON_LIMIT: usize = 1024;
 
 /// Every kind of notice.
-pub const KINDS: [&str; 24] = [
+pub const KINDS: [&str; 31] = [
     "job.running",
     "job.succeeded",
     "job.failed",
     "job.cancelled",
     "job.timeout",
     "job.interrupted",
+    "job.held",
     "job.requeued",
     "job.node_lost",
     "job.idle",
     "job.stalled",
     "job.hung",
     "job.resumed",
+    "job.versions_differ",
+    "job.disk_low",
+    "job.checkpoints_removed",
+    "job.copy_failed",
+    "job.straggler",
     "node.joined",
     "node.lost",
     "node.back",
@@ -36,6 +42,7 @@ pub const KINDS: [&str; 24] = [
     "node.condition",
     "node.healed",
     "node.not_cordoned",
+    "node.slow",
     "webhook.test",
 ];
 
@@ -103,7 +110,11 @@ impl Core {
                 _ => return,
             },
             JobState::Pending => "job.requeued",
-            JobState::Starting | JobState::Held => return,
+            // Told as long as there is something to look at; and when another attempt may follow, once
+            // it is known that none does.
+            JobState::Held if self.is_last(job) => "job.held",
+            JobState::Held => return,
+            JobState::Starting => return,
         };
         self.tell(kind, About::Job(job), &job.reason, now, out);
     }

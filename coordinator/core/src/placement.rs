@@ -1,8 +1,9 @@
 //! Placement: a small problem in, an all-or-nothing answer or a reason per node out.
 //!
 //! First the checks (`mismatch`, `closed`, `taken`), then the ranking: fewest free GPUs first, so that
-//! empty nodes stay empty, and among equals nodes that lie close together. A gang lies in one pool. The
-//! reasons come from the same checks, so they cannot disagree with the decision.
+//! empty nodes stay empty, and among equals nodes that lie close together; after all that, nodes that
+//! nothing is held against (`reputation`). A gang lies in one pool. The reasons come from the same
+//! checks, so they cannot disagree with the decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -153,13 +154,13 @@ impl<'a> Search<'a, '_> {
         let apart = self.wanted > 1 && self.groups.len() > 1;
         for (_, group) in &self.groups {
             let nodes = group.open.get(&free).into_iter().flatten();
-            let slots = nodes.filter_map(|(_, index)| self.capacity.at(*index));
+            let slots = nodes.filter_map(|(_, _, index)| self.capacity.at(*index));
             fitting.extend(slots.filter(|slot| self.is_open_for(slot)).take(missing));
         }
         if apart && fitting.len() > missing {
             return together(fitting, missing, found, self.request.topology);
         }
-        fitting.sort_by(|a, b| a.name.cmp(&b.name));
+        fitting.sort_by(|a, b| (a.lateness, &a.name).cmp(&(b.lateness, &b.name)));
         fitting.truncate(missing);
         fitting
     }
@@ -201,7 +202,7 @@ fn together<'a>(
     }
     rest.sort_by(|a, b| {
         let size = |slot: &Slot| sizes.get(&*slot.kind).copied().unwrap_or_default();
-        (size(b), &a.kind, &a.name).cmp(&(size(a), &b.kind, &b.name))
+        (size(b), &a.kind, a.lateness, &a.name).cmp(&(size(a), &b.kind, b.lateness, &b.name))
     });
     rest.truncate(missing);
     rest

@@ -269,7 +269,7 @@ impl<'a> Claim<'a> {
         let mut claim = Claim { core, claimant, wanted, enough, free, is_kept };
         let groups = core.capacity.groups().filter(|(kind, _)| kind.pool == pool);
         let nodes = groups.flat_map(|(_, group)| group.open.values().flatten());
-        for slot in nodes.filter_map(|(_, index)| core.capacity.at(*index)) {
+        for slot in nodes.filter_map(|(_, _, index)| core.capacity.at(*index)) {
             let fits = slot.free_gpus.len() >= claim.gpus() && claim.may_share(slot, 0);
             if claim.is_open(slot) && fits {
                 claim.enough.insert(&slot.node);

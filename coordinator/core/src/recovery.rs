@@ -128,7 +128,7 @@ impl Retry {
 
 impl Job {
     /// Whether a failure may be followed by another attempt.
-    fn may_try_again(&self) -> bool {
+    pub(super) fn may_try_again(&self) -> bool {
         self.request.retry.max > 0 && self.cluster.is_none() && !self.is_cluster()
     }
 }
@@ -152,8 +152,12 @@ impl Core {
     pub(super) fn keeps_share(&self, gang: &Gang, phase: &Phase) -> bool {
         let Phase::Ended(end) = phase else { return false };
         let Some(job) = self.jobs.get(&gang.job) else { return false };
+        // Of a gang that is kept up for a person, and for no other attempt, what ends is free.
+        let is_settled = job.state == JobState::Held && self.is_last(job);
         match gang.state {
-            GangState::Starting | GangState::Ready => !end.is_success() && job.may_try_again(),
+            GangState::Starting | GangState::Ready => {
+                !end.is_success() && job.may_try_again() && !is_settled
+            }
             GangState::Stopping => gang.keeps,
             GangState::Stopped => false,
         }
@@ -200,10 +204,11 @@ impl Core {
                 false => Some(outcome),
             };
         };
-        let progressed = verdict.progressed
-            || self.checkpoints.get(&gang.id).is_some_and(|newest| newest.is_of(gang));
-        let mut recovery = job.recovery;
-        recovery.stuck = if progressed { 1 } else { recovery.stuck + 1 };
+        // It was settled while the gang was held.
+        if !verdict.done.is_empty() {
+            return Some(outcome);
+        }
+        let mut recovery = self.recovery_after(job, gang, &verdict);
         let (outcome, done) = match another(job, &recovery, verdict.again) {
             Err(why) => (outcome.clone(), format!("not tried again: {why}")),
             Ok(counts) => {
@@ -227,8 +232,16 @@ impl Core {
         Some(outcome)
     }
 
+    /// How the attempts went, with this one.
+    pub(super) fn recovery_after(&self, job: &Job, gang: &Gang, verdict: &Verdict) -> Recovery {
+        let progressed = verdict.progressed
+            || self.checkpoints.get(&gang.id).is_some_and(|newest| newest.is_of(gang));
+        let stuck = if progressed { 1 } else { job.recovery.stuck + 1 };
+        Recovery { stuck, ..job.recovery }
+    }
+
     /// Asks for a verdict, now and then again; whether it is still to be waited for.
-    fn wait_for_verdict(
+    pub(super) fn wait_for_verdict(
         &mut self,
         job: &JobId,
         attempt: u32,
@@ -273,9 +286,16 @@ impl Core {
         if attempt.verdict.is_some() {
             return;
         }
-        let attempt = Attempt { verdict: Some(Arc::new(verdict)), ..Attempt::clone(attempt) };
+        let verdict = Arc::new(verdict);
+        let attempt = Attempt { verdict: Some(verdict.clone()), ..Attempt::clone(attempt) };
         let gang = attempt.gang.clone();
+        // Of an attempt whose gang has gone on, nobody knows the nodes any more.
+        let of_attempt = self.gangs.get(&gang).filter(|gang| gang.attempt == number).cloned();
+        if let (Some(gang), Some(verdict)) = (of_attempt, &attempt.verdict) {
+            self.doubt_after(&gang, verdict, now, out);
+        }
         self.put(Write::Attempt(Arc::new(attempt)), out);
+        self.settle_hold(job, &verdict, now, out);
         self.settle(&gang, now, out);
     }
 
@@ -364,7 +384,7 @@ impl Core {
 ///
 /// # Errors
 /// Why there is none.
-fn another(job: &Job, recovery: &Recovery, again: Again) -> Result<bool, String> {
+pub(super) fn another(job: &Job, recovery: &Recovery, again: Again) -> Result<bool, String> {
     let retry = &job.request.retry;
     let counts = match again {
         Again::Never => return Err("the same would happen again".to_owned()),

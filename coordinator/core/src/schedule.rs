@@ -499,6 +499,7 @@ impl Core {
         self.put(Write::Gang(Arc::new(gang)), out);
         let reason = format!("starting on {}", self.node_names(&nodes));
         self.set_job_state(&job.id, JobState::Starting, "gangline", reason, now, out);
+        self.warn_of_versions(&job.id, &nodes, now, out);
         self.touch_nodes(&nodes, out);
     }
 

@@ -1,4 +1,4 @@
-//! Trainings that go on no more, and that go on again. Whoever reads logs and samples says so (they do
+//! Trainings that go on no more, that go on again, or of which one rank is slow. Whoever reads logs and samples says so (they do
 //! not pass through here); what is remembered and told of it, and whether the attempt ends, is decided
 //! here.
 
@@ -29,7 +29,7 @@ impl Default for HangPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HangAction {
     Notify,
-    /// What its processes do is to be written down; by whoever hears of `job.hung`.
+    /// Where its processes stand is written down; whoever says that it hangs has done that.
     Capture,
     /// The attempt ends as failed.
     Restart,
@@ -41,7 +41,9 @@ pub struct StallWord {
     pub job: JobId,
     pub attempt: u32,
     pub kind: StallKind,
-    /// What was seen, for people: no new step, no line, for how long.
+    /// How long there was no sign of progress, in milliseconds.
+    pub for_ms: u64,
+    /// What was seen, for people: no new step, no line, for how long, and who is apart.
     pub text: String,
 }
 
@@ -52,6 +54,10 @@ pub enum StallKind {
     /// The time for the action of its spec has come.
     Hung,
     Resumed,
+    /// A rank has been slower than the others for long.
+    Straggler,
+    /// It is no longer.
+    StragglerOver,
 }
 
 impl Core {
@@ -65,20 +71,33 @@ impl Core {
         }
         let action = job.request.hang.action;
         let (kind, text) = match (word.kind, action) {
-            (StallKind::Stalled, _) => ("job.stalled", word.text.clone()),
-            (StallKind::Resumed, _) => ("job.resumed", word.text.clone()),
-            (StallKind::Hung, HangAction::Notify) => ("job.hung", word.text.clone()),
-            (StallKind::Hung, HangAction::Capture) => {
-                ("job.hung", format!("{}; its spec wants a capture", word.text))
+            (StallKind::Stalled, _) => (Some("job.stalled"), word.text.clone()),
+            (StallKind::Resumed, _) => (Some("job.resumed"), word.text.clone()),
+            (StallKind::Straggler, _) => (Some("job.straggler"), word.text.clone()),
+            // Nobody is woken for that.
+            (StallKind::StragglerOver, _) => (None, word.text.clone()),
+            (StallKind::Hung, HangAction::Notify | HangAction::Capture) => {
+                (Some("job.hung"), word.text.clone())
             }
             (StallKind::Hung, HangAction::Restart) => {
-                ("job.hung", format!("{}; the attempt is ended", word.text))
+                (Some("job.hung"), format!("{}; the attempt is ended", word.text))
             }
         };
+        // On a standing cluster the GPUs are the cluster's.
+        let own = self.gangs.get(&job.gang).filter(|_| job.cluster.is_none()).cloned();
+        match (own, word.kind) {
+            (Some(gang), StallKind::Stalled | StallKind::Hung) => {
+                self.count_stall(&gang, word.for_ms, now);
+            }
+            (Some(gang), StallKind::Resumed) => self.count_resumed(&gang, now, out),
+            (Some(_), StallKind::Straggler | StallKind::StragglerOver) | (None, _) => {}
+        }
         let mut noted = Job::clone(&job);
         noted.note(now, "gangline", text.clone());
         self.put(Write::Job(Arc::new(noted)), out);
-        self.tell(kind, About::Job(&job), &text, now, out);
+        if let Some(kind) = kind {
+            self.tell(kind, About::Job(&job), &text, now, out);
+        }
         if word.kind == StallKind::Hung && action == HangAction::Restart {
             let cause = format!("no progress: {}", word.text);
             self.end_attempt(&job.id, Outcome::Failed { cause }, "gangline", now, out);
