@@ -1,9 +1,11 @@
-//! The one thread that owns core and store: take a batch, decide, commit, then act.
+//! The one thread that owns the core: take a batch, decide, then have it committed and acted on
+//! (`finish`).
 //!
 //! It is synchronous on purpose: commits block, and no `await` is needed where decisions are made.
 //! A failed commit ends the loop with the error; `main` then ends the process.
 
-use std::collections::{HashMap, HashSet};
+mod finish;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,16 +15,20 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::board::Board;
 use crate::core::Core;
-use crate::core::effect::{Answer, Effects, Examine};
+use crate::core::effect::{Answer, Examine};
 use crate::core::event::{Event, RequestId};
-use crate::meters::{self, Meters};
+use crate::meters::Meters;
 use crate::outbox::Outbox;
 use crate::store::{Store, StoreError};
+use finish::{Batch, Finisher, Queue, Reply, Stopped};
 
 /// Events that wait for the driver; senders wait beyond it.
 const MAILBOX: usize = 4096;
 /// Events of one batch: more gains nothing (one commit serves them all).
 const BATCH: usize = 256;
+/// Writes with which a batch is full while more events wait: to decide them while this one is
+/// committed gains more than one commit less.
+const FULL: usize = 192;
 /// Failed attempts that wait to be looked at.
 const EXAMINATIONS: usize = 1024;
 /// The clock event.
@@ -30,7 +36,7 @@ const TICK: Duration = Duration::from_millis(250);
 
 struct Envelope {
     event: Event,
-    reply: Option<(RequestId, oneshot::Sender<Answer>)>,
+    reply: Option<Reply>,
 }
 
 /// The way to the driver, for the API and the sessions.
@@ -68,7 +74,8 @@ pub struct Driver {
     pub board: Board,
     /// Attempts that failed, for whoever finds out why. What finds no room is not looked at.
     pub examine: mpsc::Receiver<Examine>,
-    /// Answers when the loop has ended: `Ok` after every handle is gone, else the store's error.
+    /// Answers when the loop has ended: `Ok` after every handle is gone, else the store's error; not at
+    /// all after a panic.
     pub ended: oneshot::Receiver<Result<(), StoreError>>,
 }
 
@@ -81,23 +88,15 @@ pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver,
     let (end, ended) = oneshot::channel();
     let handle = DriverHandle { mailbox, next_request: Arc::new(AtomicU64::new(1)) };
     let ticking = handle.mailbox.downgrade();
-    let mut the_loop = Loop {
-        core,
-        store,
-        outbox,
-        board: board.clone(),
-        meters,
-        inbox,
-        examiner,
-        waiting: HashMap::new(),
-    };
-    let thread = std::thread::Builder::new().name("driver".to_owned());
-    let spawned = thread.spawn(move || {
-        // Nobody listens any more when `main` is already on its way out.
-        let _ = end.send(the_loop.run());
+    let finisher = Finisher::new(store, outbox, board.clone(), meters.clone(), examiner);
+    let started = finisher.start(end).and_then(|queue| {
+        let mut the_loop = Loop { core, meters, inbox, queue };
+        let thread = std::thread::Builder::new().name("driver".to_owned());
+        // Why it stopped is told by the finisher.
+        thread.spawn(move || drop(the_loop.run()))
     });
-    if let Err(error) = spawned {
-        tracing::error!(%error, "cannot start the driver thread");
+    if let Err(error) = started {
+        tracing::error!(%error, "cannot start the driver's threads");
     }
     tokio::spawn(async move {
         let mut interval = tokio::time::interval(TICK);
@@ -139,81 +138,45 @@ fn restore(store: &mut Store) -> Result<Core, StoreError> {
 
 struct Loop {
     core: Core,
-    store: Store,
-    outbox: Outbox,
-    board: Board,
     meters: Meters,
     inbox: mpsc::Receiver<Envelope>,
-    examiner: mpsc::Sender<Examine>,
-    waiting: HashMap<RequestId, oneshot::Sender<Answer>>,
+    queue: Queue,
 }
 
 impl Loop {
-    fn run(&mut self) -> Result<(), StoreError> {
-        while let Some(first) = self.inbox.blocking_recv() {
-            let mut effects = Effects::default();
-            self.take(first, &mut effects);
+    /// Until every handle is gone, or a commit has failed.
+    fn run(&mut self) -> Result<(), Stopped> {
+        let mut next = None;
+        while let Some(first) = next.take().or_else(|| self.inbox.blocking_recv()) {
+            let mut batch = Batch::default();
+            self.take(first, &mut batch);
             for _ in 1..BATCH {
-                match self.inbox.try_recv() {
-                    Ok(envelope) => self.take(envelope, &mut effects),
-                    Err(_) => break,
+                next = self.inbox.try_recv().ok();
+                if batch.effects.writes.len() >= FULL {
+                    break;
+                }
+                match next.take() {
+                    Some(envelope) => self.take(envelope, &mut batch),
+                    None => break,
                 }
             }
             let (began, passes) = (Instant::now(), self.core.passes());
-            self.core.decide(Timestamp::now(), &mut effects);
+            self.core.decide(Timestamp::now(), &mut batch.effects);
             if self.core.passes() != passes {
                 self.meters.scheduled(began.elapsed());
             }
-            if !effects.writes.is_empty() {
-                let began = Instant::now();
-                self.store.commit(&effects.writes)?;
-                self.meters.committed(began.elapsed());
-            }
-            self.act(effects);
+            self.queue.finish(batch, next.is_some())?;
         }
         Ok(())
     }
 
-    fn take(&mut self, envelope: Envelope, effects: &mut Effects) {
-        if let Some((request, sender)) = envelope.reply {
-            self.waiting.insert(request, sender);
-        }
+    fn take(&mut self, envelope: Envelope, batch: &mut Batch) {
+        batch.asked.extend(envelope.reply);
         let event = envelope.event.name();
-        let before = effects.writes.len();
-        self.core.take(envelope.event, Timestamp::now(), effects);
-        let writes = effects.writes.len() - before;
+        let before = batch.effects.writes.len();
+        self.core.take(envelope.event, Timestamp::now(), &mut batch.effects);
+        let writes = batch.effects.writes.len() - before;
         tracing::debug!(event, writes, "taken");
-    }
-
-    fn act(&mut self, effects: Effects) {
-        let starts = meters::starts(&self.board, &effects, Timestamp::now());
-        self.board.publish(&effects);
-        self.meters.note_starts(&starts, &self.board);
-        self.meters.note_ends(&effects);
-        // A desired state replaces the one before it: only the newest of a session is made ready.
-        let mut told = HashSet::new();
-        for push in effects.pushes.into_iter().rev() {
-            if told.insert(push.session) {
-                self.outbox.push(push);
-            }
-        }
-        for examine in effects.examine {
-            if let Err(error) = self.examiner.try_send(examine) {
-                tracing::warn!(%error, "a failed attempt is not looked into");
-            }
-        }
-        for clear in effects.clears {
-            self.outbox.clear(clear);
-        }
-        for close in effects.closes {
-            self.outbox.close(close);
-        }
-        for (request, answer) in effects.replies {
-            if let Some(sender) = self.waiting.remove(&request) {
-                // The caller may have gone; its change is committed all the same.
-                let _ = sender.send(answer);
-            }
-        }
     }
 }
 

@@ -20,7 +20,7 @@ use records::{Golden, Value, values};
 
 /// Layout and checksum come before the body.
 const HEAD: usize = 5;
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "join_tokens",
     "api_tokens",
     "secrets",
@@ -35,6 +35,7 @@ const TABLES: [&str; 14] = [
     "attempts",
     "gangs",
     "accounts",
+    "node_tests",
 ];
 
 /// Both byte strings around the first difference, for the failure message.
@@ -109,7 +110,11 @@ fn every_table_has_a_golden() {
         .iter()
         .filter_map(|golden| match golden.value {
             Value::Row(table, _) => Some(table),
-            Value::Meta(..) | Value::Audit(_) | Value::Notice(_) | Value::Spent(_) => None,
+            Value::Meta(..)
+            | Value::Audit(_)
+            | Value::Notice(_)
+            | Value::Spent(_)
+            | Value::Vacancy(_) => None,
         })
         .collect();
     assert_eq!(tables, BTreeSet::from(TABLES));
@@ -204,6 +209,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
                 EndHow::Failed { .. } => "Ended, Failed",
                 EndHow::Refused { .. } => "Ended, Refused",
                 EndHow::Unfit { .. } => "Ended, Unfit",
+                EndHow::GivenUp { .. } => "Ended, GivenUp",
             },
         }));
     }
@@ -212,6 +218,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
         "Cancelled",
         "Ended, Exited",
         "Ended, Failed",
+        "Ended, GivenUp",
         "Ended, Refused",
         "Ended, Signalled",
         "Ended, Unfit",

@@ -78,7 +78,9 @@ impl Place {
             StoreError::Taken { path } | StoreError::Newer { path, .. } => {
                 (path, &error.to_string())
             }
-            StoreError::Failed { .. } => panic!("an open failed as a commit: {error}"),
+            StoreError::Failed { .. } | StoreError::Panicked => {
+                panic!("an open failed as a commit: {error}")
+            }
         };
         assert_eq!(path, &self.path);
         assert!(error.to_string().contains(&*self.path.to_string_lossy()), "{error}");
@@ -97,7 +99,11 @@ fn neighbours(path: &Path) -> Vec<String> {
 fn goldens() -> Vec<Write> {
     let row = |value| match value {
         Value::Row(_, write) => Some(write),
-        Value::Meta(..) | Value::Audit(_) | Value::Notice(_) | Value::Spent(_) => None,
+        Value::Meta(..)
+        | Value::Audit(_)
+        | Value::Notice(_)
+        | Value::Spent(_)
+        | Value::Vacancy(_) => None,
     };
     records::all().into_iter().filter_map(|golden| row(golden.value)).collect()
 }

@@ -89,7 +89,11 @@ fn files(directory: &Path) -> Vec<String> {
 fn goldens() -> Vec<Write> {
     let row = |value| match value {
         Value::Row(_, write) => Some(write),
-        Value::Meta(..) | Value::Audit(_) | Value::Notice(_) | Value::Spent(_) => None,
+        Value::Meta(..)
+        | Value::Audit(_)
+        | Value::Notice(_)
+        | Value::Spent(_)
+        | Value::Vacancy(_) => None,
     };
     records::all().into_iter().filter_map(|golden| row(golden.value)).collect()
 }

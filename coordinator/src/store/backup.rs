@@ -318,6 +318,7 @@ pub fn check_row(table: &str, value: &[u8]) -> Result<(), String> {
         "audit" => record::decode_audit(value).map(drop),
         "notices" => record::decode_notice(value).map(drop),
         "books" => record::decode_spent(value).map(drop),
+        "vacancies" => record::decode_vacancy(value).map(drop),
         other => record::decode(other, value).map(drop),
     }
 }

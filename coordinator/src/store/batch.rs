@@ -9,7 +9,8 @@ use super::audit::{self, AuditHead};
 use super::notices::{self, Numbered};
 use super::{
     ACCOUNTS, API_TOKENS, ATTEMPTS, AUDIT, BOOKS, DELIVERIES, GANGS, Heads, IDEMPOTENCY, JOBS,
-    JOIN_TOKENS, NODES, NOTICES, POOLS, PROJECTS, SECRETS, Table, USAGE, WEBHOOKS, books, record,
+    JOIN_TOKENS, NODE_TESTS, NODES, NOTICES, POOLS, PROJECTS, SECRETS, Table, USAGE, VACANCIES,
+    WEBHOOKS, books, record, vacancies,
 };
 use crate::core::effect::Write;
 use crate::core::webhooks::WebhookKey;
@@ -27,6 +28,7 @@ pub(super) fn apply(
 ) -> Result<(), String> {
     let mut last: BTreeMap<String, (Table, BTreeMap<String, &Write>)> = BTreeMap::new();
     let (mut audited, mut told, mut spent) = (Vec::new(), Vec::new(), Vec::new());
+    let mut vacant = Vec::new();
     for write in writes {
         match place(write) {
             Some((table, key)) => {
@@ -50,6 +52,9 @@ pub(super) fn apply(
                 Write::Spent(line) => {
                     spent.push((books::key(line), Some(record::encode_spent(line)?)));
                 }
+                Write::Vacancy(line) => {
+                    vacant.push((vacancies::key(line), Some(record::encode_vacancy(line)?)));
+                }
                 // Everything else has a place.
                 _ => {}
             },
@@ -68,7 +73,11 @@ pub(super) fn apply(
     }
     if !spent.is_empty() {
         put(transaction, BOOKS, spent.into_iter().map(Ok))?;
-        books::trim(transaction)?;
+        books::trim(transaction, BOOKS)?;
+    }
+    if !vacant.is_empty() {
+        put(transaction, VACANCIES, vacant.into_iter().map(Ok))?;
+        books::trim(transaction, VACANCIES)?;
     }
     Ok(())
 }
@@ -110,6 +119,8 @@ fn place(write: &Write) -> Option<(Table, String)> {
         Write::Usage(usage) => (USAGE, usage.project.clone()),
         Write::Pool(pool) => (POOLS, pool.name.clone()),
         Write::ForgetPool { name } => (POOLS, name.clone()),
+        Write::NodeTest(test) => (NODE_TESTS, test.job.to_string()),
+        Write::ForgetNodeTest { job } => (NODE_TESTS, job.to_string()),
         Write::Idempotency(record) => (IDEMPOTENCY, two_part_key(&record.user, &record.key)),
         Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, two_part_key(user, key)),
         Write::Account(account) => (ACCOUNTS, account.gang.to_string()),
@@ -118,7 +129,7 @@ fn place(write: &Write) -> Option<(Table, String)> {
         Write::ForgetWebhook { key } => (WEBHOOKS, webhook_key(key)),
         Write::Delivery(delivery) => (DELIVERIES, webhook_key(&delivery.key)),
         Write::ForgetDelivery { key } => (DELIVERIES, webhook_key(key)),
-        Write::Audit(_) | Write::Notice(_) | Write::Spent(_) => return None,
+        Write::Audit(_) | Write::Notice(_) | Write::Spent(_) | Write::Vacancy(_) => return None,
     };
     Some((table, key))
 }
@@ -135,6 +146,7 @@ fn row(write: &Write) -> Result<Row, String> {
         Write::Project(project) => record::encode_project(project)?,
         Write::Usage(usage) => record::encode_usage(usage)?,
         Write::Pool(pool) => record::encode_pool(pool)?,
+        Write::NodeTest(test) => record::encode_node_test(test)?,
         Write::Idempotency(idempotency) => record::encode_idempotency(idempotency)?,
         Write::Account(account) => record::encode_account(account)?,
         Write::Webhook(webhook) => record::encode_webhook(webhook)?,
@@ -146,13 +158,15 @@ fn row(write: &Write) -> Result<Row, String> {
         | Write::ForgetApiToken { .. }
         | Write::ForgetSecret { .. }
         | Write::ForgetPool { .. }
+        | Write::ForgetNodeTest { .. }
         | Write::ForgetIdempotency { .. }
         | Write::ForgetAccount { .. }
         | Write::ForgetWebhook { .. }
         | Write::ForgetDelivery { .. }
         | Write::Audit(_)
         | Write::Notice(_)
-        | Write::Spent(_) => return Ok(None),
+        | Write::Spent(_)
+        | Write::Vacancy(_) => return Ok(None),
     }))
 }
 

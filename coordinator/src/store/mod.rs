@@ -21,6 +21,7 @@ mod request;
 pub mod restore;
 
 mod trial;
+mod vacancies;
 
 use std::fs::File;
 use std::io;
@@ -37,6 +38,7 @@ pub use self::inspect::{Inspection, inspect};
 pub use self::notices::{NoticeLog, Numbered};
 pub use self::reader::{Counts, StoreReader};
 use self::record::Layout;
+pub use self::vacancies::VacancyLog;
 use crate::core::effect::Write;
 use crate::core::secrets::SecretRecord;
 
@@ -62,6 +64,9 @@ const USAGE_NAME: &str = "usage";
 const USAGE: Table = TableDefinition::new(USAGE_NAME);
 const POOLS_NAME: &str = "pools";
 const POOLS: Table = TableDefinition::new(POOLS_NAME);
+/// Checks of the network, and what came of them.
+const NODE_TESTS_NAME: &str = "node_tests";
+const NODE_TESTS: Table = TableDefinition::new(NODE_TESTS_NAME);
 /// Of gangs that hold GPUs and end.
 const ACCOUNTS_NAME: &str = "accounts";
 const ACCOUNTS: Table = TableDefinition::new(ACCOUNTS_NAME);
@@ -74,14 +79,16 @@ const DELIVERIES: Table = TableDefinition::new(DELIVERIES_NAME);
 const IDEMPOTENCY: Table = TableDefinition::new("idempotency");
 /// Never loaded: nothing is decided by it.
 const AUDIT: Table = TableDefinition::new("audit");
-/// The same is true of these two.
+/// The same is true of these.
 const NOTICES_NAME: &str = "notices";
 const NOTICES: Table = TableDefinition::new(NOTICES_NAME);
 const BOOKS_NAME: &str = "books";
 const BOOKS: Table = TableDefinition::new(BOOKS_NAME);
-const LOGS: [Table; 3] = [AUDIT, NOTICES, BOOKS];
+const VACANCIES_NAME: &str = "vacancies";
+const VACANCIES: Table = TableDefinition::new(VACANCIES_NAME);
+const LOGS: [Table; 4] = [AUDIT, NOTICES, BOOKS, VACANCIES];
 /// In the order in which they are loaded.
-const ENTITIES: [Table; 14] = [
+const ENTITIES: [Table; 15] = [
     JOIN_TOKENS,
     API_TOKENS,
     SECRETS,
@@ -96,18 +103,21 @@ const ENTITIES: [Table; 14] = [
     ATTEMPTS,
     GANGS,
     ACCOUNTS,
+    NODE_TESTS,
 ];
 /// Made by their first record: stores are older than these.
-const LATE: [&str; 9] = [
+const LATE: [&str; 11] = [
     SECRETS_NAME,
     PROJECTS_NAME,
     USAGE_NAME,
     POOLS_NAME,
     ACCOUNTS_NAME,
+    NODE_TESTS_NAME,
     WEBHOOKS_NAME,
     DELIVERIES_NAME,
     NOTICES_NAME,
     BOOKS_NAME,
+    VACANCIES_NAME,
 ];
 
 /// Layout of the whole store. An older one is brought up to it at open (see `migrate`), a newer one
@@ -138,6 +148,11 @@ pub enum StoreError {
     Corrupt { path: PathBuf, table: String, key: String, reason: String },
     #[error("store {path}: {reason}; nothing after the last good commit is acknowledged")]
     Failed { path: PathBuf, reason: String },
+    #[error(
+        "the thread that decides or the one that commits has panicked; the log says where. Nothing \
+         after the last good commit is acknowledged"
+    )]
+    Panicked,
 }
 
 /// Facts about the store itself.

@@ -11,7 +11,9 @@ use redb::{
 
 use super::backup::{self, BackupError, Header, Summary};
 use super::record::{self, Layout};
-use super::{AuditLog, Books, ENTITIES, LATE, LOGS, META, Meta, NoticeLog, StoreError, Table};
+use super::{
+    AuditLog, Books, ENTITIES, LATE, LOGS, META, Meta, NoticeLog, StoreError, Table, VacancyLog,
+};
 use crate::core::effect::Write;
 
 type Rows = redb::ReadOnlyTable<&'static str, &'static [u8]>;
@@ -49,6 +51,11 @@ impl StoreReader {
     /// A reader of the notices.
     pub fn notices(&self) -> NoticeLog {
         NoticeLog::new(Arc::clone(&self.database))
+    }
+
+    /// A reader of the lines of what nobody had.
+    pub fn vacancies(&self) -> VacancyLog {
+        VacancyLog::new(Arc::clone(&self.database))
     }
 
     /// A reader of the books.

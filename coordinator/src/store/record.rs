@@ -15,12 +15,13 @@ use serde::{Deserialize, Serialize};
 
 mod accounts;
 mod credentials;
+mod node_tests;
 mod pools;
 mod recovery;
 mod webhooks;
 
 use accounts::AccountV1;
-pub use accounts::{decode_spent, encode_account, encode_spent};
+pub use accounts::{decode_spent, decode_vacancy, encode_account, encode_spent, encode_vacancy};
 use credentials::{
     IdempotencyV1, JoinTokenV1, SecretV1, UsageV1, decode_api_token, decode_project,
 };
@@ -29,6 +30,8 @@ pub use credentials::{
     encode_project, encode_secret, encode_usage,
 };
 
+use node_tests::NodeTestV1;
+pub use node_tests::encode_node_test;
 use pools::PoolV1;
 pub use pools::encode_pool;
 use recovery::{RecoveryV1, VerdictV1};
@@ -39,11 +42,13 @@ use super::Meta;
 use crate::core::controls::{Changes, Hold};
 use crate::core::effect::Write;
 use crate::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
+use crate::core::health::ClearedCondition;
 use crate::core::job::{
     Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobState, Outcome, RayDriver, RayFacts,
     RayNode, Transition,
 };
 use crate::core::node::{Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability};
+use crate::core::reputation::Doubt;
 use crate::paths::ResolvedPaths;
 use crate::request::Owner;
 
@@ -181,6 +186,7 @@ pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
         "secrets" => Write::Secret(Arc::new(unseal::<SecretV1>(bytes)?.into())),
         "projects" => Write::Project(decode_project(bytes)?),
         "usage" => Write::Usage(unseal::<UsageV1>(bytes)?.into()),
+        "node_tests" => Write::NodeTest(Arc::new(unseal::<NodeTestV1>(bytes)?.into())),
         "pools" => Write::Pool(unseal::<PoolV1>(bytes)?.into()),
         "accounts" => Write::Account(unseal::<AccountV1>(bytes)?.into()),
         "webhooks" => Write::Webhook(unseal::<WebhookV1>(bytes)?.into()),
@@ -664,6 +670,7 @@ enum EndHowV1 {
     Failed { reason: String },
     Refused { reason: String, busy_port: Option<u16> },
     Unfit { reason: String },
+    GivenUp { reason: String },
 }
 
 pub fn encode_gang(gang: &Gang) -> Result<Vec<u8>, String> {
@@ -719,6 +726,7 @@ impl From<&EndHow> for EndHowV1 {
             EndHow::Failed { reason } => EndHowV1::Failed { reason },
             EndHow::Refused { reason, busy_port } => EndHowV1::Refused { reason, busy_port },
             EndHow::Unfit { reason } => EndHowV1::Unfit { reason },
+            EndHow::GivenUp { reason } => EndHowV1::GivenUp { reason },
         }
     }
 }
@@ -731,6 +739,7 @@ impl From<EndHowV1> for EndHow {
             EndHowV1::Failed { reason } => EndHow::Failed { reason },
             EndHowV1::Refused { reason, busy_port } => EndHow::Refused { reason, busy_port },
             EndHowV1::Unfit { reason } => EndHow::Unfit { reason },
+            EndHowV1::GivenUp { reason } => EndHow::GivenUp { reason },
         }
     }
 }
@@ -802,6 +811,16 @@ struct NodeV1 {
     history: Vec<TransitionV1>,
     /// Gangs and epochs that are to be stopped when the node is back.
     stops: Vec<(GangId, Epoch)>,
+    /// Rule, component and time of conditions that an operator has ended.
+    cleared: Vec<(String, String, u64)>,
+    doubt: Option<DoubtV1>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct DoubtV1 {
+    milli: u32,
+    at: TimeV1,
+    why: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -869,6 +888,16 @@ pub fn encode_node(node: &Node) -> Result<Vec<u8>, String> {
         inventory: node.inventory.as_deref().map(InventoryV1::from),
         history: history_to(&node.history),
         stops: node.stops.iter().map(|(gang, epoch)| (gang.clone(), *epoch)).collect(),
+        cleared: node
+            .cleared
+            .iter()
+            .map(|c| (c.rule.clone(), c.component.clone(), c.since_ms))
+            .collect(),
+        doubt: node.doubt.as_ref().map(|doubt| DoubtV1 {
+            milli: doubt.milli,
+            at: doubt.at.into(),
+            why: doubt.why.clone(),
+        }),
     })
 }
 
@@ -952,10 +981,19 @@ impl From<NodeV1> for Node {
             inventory: record.inventory.map(|inventory| Arc::new(Inventory::from(inventory))),
             history: history_from(record.history),
             stops: record.stops.into_iter().collect(),
+            cleared: record
+                .cleared
+                .into_iter()
+                .map(|(rule, component, since_ms)| ClearedCondition { rule, component, since_ms })
+                .collect(),
+            doubt: record.doubt.map(|doubt| Doubt {
+                milli: doubt.milli,
+                at: doubt.at.into(),
+                why: doubt.why,
+            }),
             reachability: Reachability::Suspect,
             session: None,
             health: Arc::default(),
-            cleared: BTreeSet::new(),
             last_word_ms: 0,
             held: None,
             unknown: BTreeSet::new(),

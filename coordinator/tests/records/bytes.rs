@@ -261,13 +261,13 @@ pub const ATTEMPT_TIMED_OUT: &str = r#"
     00 ; no verdict"#;
 
 pub const GANG_EVERY_PHASE: &str = r#"
-    01 df596f5d ; layout 1, checksum
+    01 a1ce1800 ; layout 1, checksum
     06 672d34627137 ; id `g-4bq7`
     00 07 6a2d3766336b32 02 ; owner Job `j-7f3k2`, attempt 2
     03 09 ; epoch 3.9
     00 ; state Starting
     fc40420f00 fd7b505c18a3010000 ; since: boot 1000000, wall 1800000000123
-    0b ; members: 11
+    0c ; members: 12
     00 06 6e2d68656164 ; - Head on `n-head`
     00 ;   gpus: 0
     fbf401 fc00000040 ;   cpus_milli 500, memory_bytes 1073741824
@@ -345,12 +345,19 @@ pub const GANG_EVERY_PHASE: &str = r#"
     fb2058 fb0001 ;   ports 22560 + 256
     04 04 04 7369636b 00 00 00 ;   Ended: Unfit `sick`
     00 ;   not kept
+    01 0a 04 6e2d3130 ; - Rank 10 on `n-10`
+    00 ;   gpus: 0
+    00 00 ;   cpus_milli 0, memory_bytes 0
+    00 ;   shared
+    fb2059 fb0001 ;   ports 22816 + 256
+    04 05 04 676f6e65 00 00 00 ;   Ended: GivenUp `gone`
+    00 ;   not kept
     02 00 0a140001 01 fd000000000000000000000000000002 ; rank_addresses 10.20.0.1, fd00::2
     00 0a140001 ; head_address 10.20.0.1
     01 ; keeps"#;
 
 pub const NODE_NEW: &str = r#"
-    01 88b19892 ; layout 1, checksum
+    01 3e11e50e ; layout 1, checksum
     03 6e2d31 ; id `n-1`
     06 6770752d3032 ; name `gpu-02`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
@@ -365,10 +372,12 @@ pub const NODE_NEW: &str = r#"
     00 00 ; generation 0.0
     00 ; no inventory
     00 ; history: 0
-    00 ; stops: 0"#;
+    00 ; stops: 0
+    00 ; cleared: 0
+    00 ; no doubt"#;
 
 pub const NODE_FULL: &str = r#"
-    01 b6a56144 ; layout 1, checksum
+    01 8391b19e ; layout 1, checksum
     06 6e2d34627137 ; id `n-4bq7`
     06 6770752d3031 ; name `gpu-01`
     fc40420f00 fd7b505c18a3010000 ; joined: boot 1000000, wall 1800000000123
@@ -412,7 +421,11 @@ pub const NODE_FULL: &str = r#"
     03 73686d 07 7761726e696e67 05 736d616c6c 01 0a 2d2d73686d2d73697a65 ; - `shm` `warning` `small`, advice `--shm-size`
     01 ; history: 1
     fd6f525c18a3010000 06 6f6e6c696e65 05 6167656e74 0f 666972737420696e76656e746f7279 ; - at 1800000000623 `online` by `agent`: `first inventory`
-    01 03 672d37 03 02 ; stops: 1, `g-7` at epoch 3.2"#;
+    01 03 672d37 03 02 ; stops: 1, `g-7` at epoch 3.2
+    01 09 7869642d666174616c 04 6e6f6465 fb2823 ; cleared: 1, `xid-fatal` of `node` since 9000
+    01 fbdc05 ; doubt: 1500
+    fc34440f00 fd6f525c18a3010000 ; at: boot 1000500, wall 1800000000623
+    06 586964203739 ; why `Xid 79`"#;
 
 pub const JOIN_TOKEN_BOUND: &str = r#"
     01 335eaf9a ; layout 1, checksum
@@ -547,20 +560,60 @@ pub const PROJECT: &str = r#"
     04 726f6f74 ; set_by `root`
     fc40420f00 fd7b505c18a3010000 ; set: boot 1000000, wall 1800000000123"#;
 
+pub const NODE_TEST_OPEN: &str = r#"
+    01 359aa603 ; layout 1, checksum
+    03 6a2d31 ; job `j-1`
+    03 6f7073 ; by `ops`
+    06 683130302d61 ; pool `h100-a`
+    00 ; gpus_per_node
+    fc40420f00 fd7b505c18a3010000 ; begun: boot 1000000, wall 1800000000123
+    00 ; not ended
+    00 ; open"#;
+
+pub const NODE_TEST_MEASURED: &str = r#"
+    01 75c77a29 ; layout 1, checksum
+    03 6a2d32 ; job `j-2`
+    03 6f7073 ; by `ops`
+    06 683130302d61 ; pool `h100-a`
+    08 ; gpus_per_node
+    fc40420f00 fd7b505c18a3010000 ; begun: boot 1000000, wall 1800000000123
+    01 fd6f525c18a3010000 ; ended: wall 1800000000623
+    01 04 676c6f6f ; measured: backend `gloo`
+    01 05 746f726368 04 312e3133 ; versions: 1, `torch` `1.13`
+    fc00000004 ; message_bytes 67108864
+    fbe803 07 ; all-reduce: 1000 bytes per second, 7 ns
+    02 ; nodes: 2
+    03 6e2d31 02 7731 fb2c01 05 00 ; - `n-1` `w1`, 300 bytes per second, 5 ns, not slow
+    03 6e2d32 02 7732 fb2c01 05 01 ; - `n-2` `w2`, the same, slow
+    01 00 01 fb2c01 05 ; pairs: 1, ranks 0 and 1
+    fb2c01 ; median"#;
+
+pub const NODE_TEST_FAILED: &str = r#"
+    01 7607587f ; layout 1, checksum
+    03 6a2d33 ; job `j-3`
+    03 6f7073 ; by `ops`
+    06 683130302d61 ; pool `h100-a`
+    00 ; gpus_per_node
+    fc40420f00 fd7b505c18a3010000 ; begun: boot 1000000, wall 1800000000123
+    01 fd6f525c18a3010000 ; ended: wall 1800000000623
+    02 0a 6e6f205079546f726368 ; failed: `no PyTorch`"#;
+
 pub const ACCOUNT: &str = r#"
-    01 bcb6b6b6 ; layout 1, checksum
+    01 0c218e0c ; layout 1, checksum
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     06 683130302d61 ; pool `h100-a`
     fc40420f00 fd7b505c18a3010000 fb581b ; held: since, and 7000 ms before
-    01 fb3075 fc905f0100 fb8813 ; run: startup 30000, ran 90000, lost 5000 ms
+    fb7017 ; hung 6000 ms
+    01 fb3075 fc905f0100 ; run: startup 30000, ran 90000 ms,
+    fb401f fb8813 ; hung 8000, lost 5000 ms
     02 ; shares: 2
     00 08 fcc0d40100 00 00 ; head: 8 GPUs, 120000 ms, nothing measured
     01 01 08 fcc0d40100 ; rank 1: the same
     fca0bb0d00 fcd0dd0600 ; measured 900000, busy 450000 GPU-ms"#;
 
 pub const SPENT: &str = r#"
-    01 f75ae924 ; layout 1, checksum
+    01 306eb637 ; layout 1, checksum
     07 672d3766336b32 ; gang `g-7f3k2`
     02 01 ; epoch 2.1
     07 6a2d3766336b32 ; job `j-7f3k2`
@@ -571,7 +624,15 @@ pub const SPENT: &str = r#"
     fd7b505c18a3010000 ; from: wall 1800000000123
     02 08 15 01 00 ; shares: 8 GPUs for 21 ms, 1 GPU for 0 ms
     64 14 1e ; productive 100, idle 20, unmeasured 30 GPU-ms
-    0a 05 03 ; startup 10, lost 5, stopping 3 GPU-ms"#;
+    0a 09 05 03 ; startup 10, hung 9, lost 5, stopping 3 GPU-ms"#;
+
+pub const VACANCY: &str = r#"
+    01 098ecb4b ; layout 1, checksum
+    06 683130302d61 ; pool `h100-a`
+    fd7b505c18a3010000 ; from: wall 1800000000123
+    fd6f525c18a3010000 ; until: wall 1800000000623
+    fbe803 05 ; quarantined 1000, fragmented 5 GPU-ms
+    01 04 726c6866 fc70110100 ; queued: 1, of `rlhf` 70000 GPU-ms"#;
 
 pub const NOTICE: &str = r#"
     01 035e240a ; layout 1, checksum

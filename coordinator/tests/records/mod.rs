@@ -10,6 +10,7 @@ use std::sync::Arc;
 use gangline_coordinator::core::accounts::Spent;
 use gangline_coordinator::core::credential::Role;
 use gangline_coordinator::core::effect::Write;
+use gangline_coordinator::core::vacancy::Vacancy;
 use gangline_coordinator::store::{Chained, Meta, Numbered, STORE_VERSION, record};
 
 /// Any record.
@@ -24,6 +25,7 @@ pub enum Value {
     Notice(Numbered),
     /// A line of the books.
     Spent(Spent),
+    Vacancy(Vacancy),
 }
 
 impl Value {
@@ -34,6 +36,7 @@ impl Value {
             Value::Audit(entry) => record::encode_audit(entry).unwrap(),
             Value::Notice(numbered) => record::encode_notice(numbered).unwrap(),
             Value::Spent(spent) => record::encode_spent(spent).unwrap(),
+            Value::Vacancy(line) => record::encode_vacancy(line).unwrap(),
         }
     }
 
@@ -46,6 +49,7 @@ impl Value {
             Value::Audit(_) => record::decode_audit(bytes).map(Value::Audit),
             Value::Notice(_) => record::decode_notice(bytes).map(Value::Notice),
             Value::Spent(_) => record::decode_spent(bytes).map(Value::Spent),
+            Value::Vacancy(_) => record::decode_vacancy(bytes).map(Value::Vacancy),
             Value::Row(table, _) => {
                 record::decode(table, bytes).map(|write| Value::Row(table, write))
             }
@@ -66,11 +70,13 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::Project(record) => record::encode_project(record),
         Write::Usage(record) => record::encode_usage(record),
         Write::Pool(record) => record::encode_pool(record),
+        Write::NodeTest(test) => record::encode_node_test(test),
         Write::Idempotency(record) => record::encode_idempotency(record),
         Write::Account(record) => record::encode_account(record),
         Write::Webhook(record) => record::encode_webhook(record),
         Write::Delivery(record) => record::encode_delivery(record),
         Write::Spent(line) => record::encode_spent(line),
+        Write::Vacancy(line) => record::encode_vacancy(line),
         Write::Audit(_) | Write::Notice(_) => {
             Err("the store puts an entry in its place first".to_owned())
         }
@@ -79,6 +85,7 @@ pub fn encode(write: &Write) -> Vec<u8> {
         | Write::ForgetApiToken { .. }
         | Write::ForgetSecret { .. }
         | Write::ForgetPool { .. }
+        | Write::ForgetNodeTest { .. }
         | Write::ForgetAccount { .. }
         | Write::ForgetWebhook { .. }
         | Write::ForgetDelivery { .. }
@@ -125,6 +132,7 @@ pub fn all() -> Vec<Golden> {
     let attempt = |attempt| Value::Row("attempts", Write::Attempt(Arc::new(attempt)));
     let gang = |gang| Value::Row("gangs", Write::Gang(Arc::new(gang)));
     let node = |node| Value::Row("nodes", Write::Node(Arc::new(node)));
+    let node_test = |test| Value::Row("node_tests", Write::NodeTest(Arc::new(test)));
     let join_token = |token| Value::Row("join_tokens", Write::JoinToken(token));
     let api_token =
         |name, role| Value::Row("api_tokens", Write::ApiToken(values::api_token(name, role)));
@@ -151,8 +159,12 @@ pub fn all() -> Vec<Golden> {
         PROJECT = Value::Row("projects", Write::Project(values::project()));
         USAGE = Value::Row("usage", Write::Usage(values::usage()));
         POOL = Value::Row("pools", Write::Pool(values::pool()));
+        NODE_TEST_OPEN = node_test(values::node_test_open());
+        NODE_TEST_MEASURED = node_test(values::node_test_measured());
+        NODE_TEST_FAILED = node_test(values::node_test_failed());
         ACCOUNT = Value::Row("accounts", Write::Account(values::account()));
         SPENT = Value::Spent(values::spent());
+        VACANCY = Value::Vacancy(values::vacancy());
         NOTICE = Value::Notice(values::notice());
         WEBHOOK = Value::Row("webhooks", Write::Webhook(values::webhook()));
         DELIVERY = Value::Row("deliveries", Write::Delivery(values::delivery()));

@@ -14,6 +14,7 @@ use gangline_coordinator::core::credential::{
     ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
+use gangline_coordinator::core::health::ClearedCondition;
 use gangline_coordinator::core::idle::IdlePolicy;
 use gangline_coordinator::core::job::{
     Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobRequest, JobState, Outcome,
@@ -22,12 +23,17 @@ use gangline_coordinator::core::job::{
 use gangline_coordinator::core::node::{
     Cordon, Drain, Gpu, Inventory, Lifecycle, Node, Reachability,
 };
+use gangline_coordinator::core::node_test::{
+    Measured, MeasuredNode, NodeTest, Pair, Rate, TestState,
+};
 use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::core::pools::PoolRecord;
 use gangline_coordinator::core::projects::{ProjectRecord, Quota};
 use gangline_coordinator::core::recovery::{Again, Cause, Recovery, Rest, Verdict};
+use gangline_coordinator::core::reputation::Doubt;
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
 use gangline_coordinator::core::usage::Usage;
+use gangline_coordinator::core::vacancy::Vacancy;
 use gangline_coordinator::core::webhooks::{
     DeadLetter, Delivery, WebhookKey, WebhookKind, WebhookRecord,
 };
@@ -284,6 +290,7 @@ pub fn gang_every_phase() -> Gang {
         Phase::Ended(ended(refused("busy", Some(20001)))),
         Phase::Ended(ended(refused("no GPU", None))),
         Phase::Ended(ended(EndHow::Unfit { reason: "sick".to_owned() })),
+        Phase::Ended(ended(EndHow::GivenUp { reason: "gone".to_owned() })),
     ];
     let mut members: BTreeMap<MemberId, Member> = (0_u16..).zip(phases).map(member).collect();
     if let Some(head) = members.get_mut(&MemberId::Head) {
@@ -351,6 +358,7 @@ pub fn node_new() -> Node {
         unknown: BTreeSet::new(),
         health: Default::default(),
         cleared: Default::default(),
+        doubt: None,
     }
 }
 
@@ -377,6 +385,13 @@ pub fn node_full() -> Node {
         inventory: Some(inventory().into()),
         history: vec![transition(SECOND, "online", "agent", "first inventory")],
         stops: [("g-7".parse().unwrap(), Epoch { era: 3, n: 2 })].into(),
+        cleared: [ClearedCondition {
+            rule: "xid-fatal".to_owned(),
+            component: "node".to_owned(),
+            since_ms: 9_000,
+        }]
+        .into(),
+        doubt: Some(Doubt { milli: 1_500, at: SECOND, why: "Xid 79".to_owned() }),
         ..node_new()
     }
 }
@@ -503,6 +518,50 @@ pub fn pool() -> PoolRecord {
     }
 }
 
+pub fn node_test_open() -> NodeTest {
+    NodeTest {
+        job: "j-1".parse().unwrap(),
+        by: "ops".to_owned(),
+        pool: "h100-a".to_owned(),
+        gpus_per_node: 0,
+        begun: FIRST,
+        ended_wall_ms: None,
+        state: TestState::Open,
+    }
+}
+
+pub fn node_test_measured() -> NodeTest {
+    let rate = |bytes_per_s, latency_ns| Rate { bytes_per_s, latency_ns };
+    let node = |id: &str, name: &str, slow| MeasuredNode {
+        node: id.parse().unwrap(),
+        name: name.to_owned(),
+        best: rate(300, 5),
+        slow,
+    };
+    let measured = Measured {
+        backend: "gloo".to_owned(),
+        versions: vec![("torch".to_owned(), "1.13".to_owned())],
+        message_bytes: 64 << 20,
+        all_reduce: rate(1_000, 7),
+        nodes: vec![node("n-1", "w1", false), node("n-2", "w2", true)],
+        pairs: vec![Pair { a: 0, b: 1, rate: rate(300, 5) }],
+        median_bytes_per_s: 300,
+    };
+    NodeTest {
+        job: "j-2".parse().unwrap(),
+        gpus_per_node: 8,
+        ended_wall_ms: Some(SECOND.wall_ms),
+        state: TestState::Measured(measured),
+        ..node_test_open()
+    }
+}
+
+pub fn node_test_failed() -> NodeTest {
+    let state = TestState::Failed { why: "no PyTorch".to_owned() };
+    let job = "j-3".parse().unwrap();
+    NodeTest { job, ended_wall_ms: Some(SECOND.wall_ms), state, ..node_test_open() }
+}
+
 pub fn account() -> Account {
     let shares = [(MemberId::Head, 0, 0), (MemberId::Rank(1), 900_000, 450_000)];
     let share = |(member, measured_ms, busy_ms)| {
@@ -513,8 +572,20 @@ pub fn account() -> Account {
         epoch: Epoch { era: 2, n: 1 },
         pool: "h100-a".to_owned(),
         held: Stopwatch { since: FIRST, before_ms: 7_000 },
-        run: Some(Run { startup_ms: 30_000, ran_ms: 90_000, lost_ms: 5_000 }),
+        hung_ms: 6_000,
+        run: Some(Run { startup_ms: 30_000, ran_ms: 90_000, hung_ms: 8_000, lost_ms: 5_000 }),
         shares: shares.into_iter().map(share).collect(),
+    }
+}
+
+pub fn vacancy() -> Vacancy {
+    Vacancy {
+        pool: "h100-a".to_owned(),
+        from_wall_ms: FIRST.wall_ms,
+        until_wall_ms: SECOND.wall_ms,
+        quarantined_ms: 1_000,
+        fragmented_ms: 5,
+        queued_ms: [("rlhf".to_owned(), 70_000)].into(),
     }
 }
 
@@ -534,6 +605,7 @@ pub fn spent() -> Spent {
             idle_ms: 20,
             unmeasured_ms: 30,
             startup_ms: 10,
+            hung_ms: 9,
             lost_ms: 5,
             stopping_ms: 3,
         },

@@ -24,7 +24,7 @@ use gangline_coordinator::core::effect::{
 };
 use gangline_coordinator::core::event::{
     CheckpointWord, EntrypointFact, Event, GangFacts, GuestFact, GuestWord, Join, Report,
-    Submission, UsageWord,
+    SavedWord, Submission, UsageWord,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Phase};
 use gangline_coordinator::core::health::ClearedCondition;
@@ -32,6 +32,7 @@ use gangline_coordinator::core::invariants::{Watermarks, violations};
 use gangline_coordinator::core::job::{GuestPhase, Job, JobState, Launcher, RayFacts};
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{Gpu, Inventory, Node, Reachability, Session};
+use gangline_coordinator::core::node_test::NodeTest;
 use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::core::pools::PoolChange;
 use gangline_coordinator::core::projects::{ProjectChange, Quota};
@@ -76,6 +77,8 @@ pub struct Fleet {
     pub verdict: Option<Verdict>,
     /// The attempts that were to be looked into.
     pub examined: Vec<(String, u32)>,
+    /// The record of a check that the next submission carries.
+    pub node_test: Option<Box<NodeTest>>,
     next: u64,
     marks: Watermarks,
     intervals: Intervals,
@@ -113,6 +116,7 @@ impl Fleet {
             cleared: Vec::new(),
             verdict: Some(verdict(Again::Never)),
             examined: Vec::new(),
+            node_test: None,
             next: 1,
             marks: Watermarks::default(),
             intervals: Intervals::default(),
@@ -326,6 +330,7 @@ impl Fleet {
             idempotency,
             request,
             after,
+            node_test: self.node_test.take(),
         };
         self.step(Event::Submit { request: number, submission: Box::new(submission) });
         self.answers.last().cloned().unwrap()
@@ -500,6 +505,21 @@ impl Fleet {
         let (node, key) = holder.expect("the member is somewhere");
         let mut report = self.agents[&node].report();
         report.checkpoints.push(CheckpointWord { key, name: name.to_owned(), age_ms });
+        let (node, session) = self.session(&node).expect("it is connected");
+        self.step(Event::Reported { node, session, report });
+    }
+
+    /// The agent of rank 0 reports what there is of training checkpoints.
+    pub fn saved(&mut self, id: &str, of: impl FnOnce(MemberKey) -> SavedWord) {
+        let gang = self.job(id).gang.clone();
+        let holder = self.agents.iter().find_map(|(node, agent)| {
+            let mut keys = agent.members.keys().rev();
+            let key = keys.find(|key| key.gang == gang && key.member == MemberId::Rank(0))?;
+            Some((node.clone(), key.clone()))
+        });
+        let (node, key) = holder.expect("the member is somewhere");
+        let mut report = self.agents[&node].report();
+        report.saved.push(of(key));
         let (node, session) = self.session(&node).expect("it is connected");
         self.step(Event::Reported { node, session, report });
     }
@@ -717,6 +737,7 @@ impl ModelAgent {
             gangs,
             guests,
             checkpoints: Vec::new(),
+            saved: Vec::new(),
             usage: Vec::new(),
         }
     }
@@ -767,11 +788,14 @@ pub fn through_the_codec(write: &Write) -> Write {
         Write::Pool(pool) => ("pools", record::encode_pool(pool)),
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
         Write::Account(account) => ("accounts", record::encode_account(account)),
+        Write::NodeTest(test) => ("node_tests", record::encode_node_test(test)),
         Write::Webhook(webhook) => ("webhooks", record::encode_webhook(webhook)),
         Write::Delivery(delivery) => ("deliveries", record::encode_delivery(delivery)),
         Write::Audit(_)
         | Write::Notice(_)
         | Write::Spent(_)
+        | Write::Vacancy(_)
+        | Write::ForgetNodeTest { .. }
         | Write::ForgetAccount { .. }
         | Write::ForgetWebhook { .. }
         | Write::ForgetDelivery { .. }
@@ -797,7 +821,6 @@ pub fn stored(core: &Core) -> Vec<Write> {
         node.reachability = Reachability::Suspect;
         node.session = None;
         node.health = Default::default();
-        node.cleared.clear();
         node.last_word_ms = 0;
         node.held = None;
         node.unknown.clear();
@@ -811,5 +834,6 @@ pub fn stored(core: &Core) -> Vec<Write> {
     let projects = projects.chain(usage).chain(core.accounts().cloned().map(Write::Account));
     let pools = core.pools().cloned().map(Write::Pool);
     let jobs = jobs.chain(attempts).chain(gangs);
-    jobs.chain(nodes).chain(secrets).chain(projects).chain(pools).collect()
+    let tests = core.node_tests().cloned().map(Write::NodeTest);
+    jobs.chain(nodes).chain(secrets).chain(projects).chain(pools).chain(tests).collect()
 }

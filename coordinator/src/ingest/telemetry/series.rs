@@ -102,29 +102,25 @@ pub struct Series {
     packing: Packing,
 }
 
-const fn series(name: &'static str, packing: Packing) -> Series {
-    Series { name, packing }
-}
-
 /// Of a host.
 pub const HOST: [Series; 5] = [
-    series("cpu_busy_pct", Packing::Percent),
-    series("memory_used_bytes", Packing::Mebibytes),
-    series("load1", Packing::Rough),
-    series("network_bytes_per_s", Packing::Rough),
-    series("rdma_bytes_per_s", Packing::Rough),
+    Series { name: "cpu_busy_pct", packing: Packing::Percent },
+    Series { name: "memory_used_bytes", packing: Packing::Mebibytes },
+    Series { name: "load1", packing: Packing::Rough },
+    Series { name: "network_bytes_per_s", packing: Packing::Rough },
+    Series { name: "rdma_bytes_per_s", packing: Packing::Rough },
 ];
 
 /// Of a GPU.
 pub const GPU: [Series; 8] = [
-    series("utilization_pct", Packing::Percent),
-    series("memory_used_bytes", Packing::Mebibytes),
-    series("temperature_c", Packing::Small),
-    series("power_w", Packing::Tenths),
-    series("sm_clock_mhz", Packing::Whole),
-    series("sm_active", Packing::Share),
-    series("tensor_active", Packing::Share),
-    series("nvlink_bytes_per_s", Packing::Rough),
+    Series { name: "utilization_pct", packing: Packing::Percent },
+    Series { name: "memory_used_bytes", packing: Packing::Mebibytes },
+    Series { name: "temperature_c", packing: Packing::Small },
+    Series { name: "power_w", packing: Packing::Tenths },
+    Series { name: "sm_clock_mhz", packing: Packing::Whole },
+    Series { name: "sm_active", packing: Packing::Share },
+    Series { name: "tensor_active", packing: Packing::Share },
+    Series { name: "nvlink_bytes_per_s", packing: Packing::Rough },
 ];
 
 /// Bytes of the readings of a host and of one GPU.

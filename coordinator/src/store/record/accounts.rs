@@ -1,10 +1,13 @@
-//! Records of what allocations cost: open accounts, and the lines of the books.
+//! Records of what allocations cost, open accounts and the lines of the books, and of what is of none.
+
+use std::collections::BTreeMap;
 
 use gangline_common::ids::{Epoch, GangId, JobId, MemberId};
 use serde::{Deserialize, Serialize};
 
 use super::{StopwatchV1, seal, unseal};
 use crate::core::accounts::{Account, Classes, HeldFor, Reading, Run, Spent};
+use crate::core::vacancy::Vacancy;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct AccountV1 {
@@ -12,8 +15,9 @@ pub(super) struct AccountV1 {
     epoch: Epoch,
     pool: String,
     held: StopwatchV1,
-    /// Milliseconds of startup, of the run, and of what of it was lost.
-    run: Option<(u64, u64, u64)>,
+    hung_ms: u64,
+    /// Milliseconds of startup, of the run, and of what of it was a stall and was lost.
+    run: Option<(u64, u64, u64, u64)>,
     shares: Vec<HeldForV1>,
 }
 
@@ -39,7 +43,8 @@ pub fn encode_account(account: &Account) -> Result<Vec<u8>, String> {
         epoch: account.epoch,
         pool: account.pool.clone(),
         held: account.held.into(),
-        run: account.run.map(|run| (run.startup_ms, run.ran_ms, run.lost_ms)),
+        hung_ms: account.hung_ms,
+        run: account.run.map(|run| (run.startup_ms, run.ran_ms, run.hung_ms, run.lost_ms)),
         shares: account.shares.iter().map(share).collect(),
     })
 }
@@ -55,9 +60,11 @@ impl From<AccountV1> for Account {
             epoch: record.epoch,
             pool: record.pool,
             held: record.held.into(),
-            run: record.run.map(|(startup_ms, ran_ms, lost_ms)| Run {
+            hung_ms: record.hung_ms,
+            run: record.run.map(|(startup_ms, ran_ms, hung_ms, lost_ms)| Run {
                 startup_ms,
                 ran_ms,
+                hung_ms,
                 lost_ms,
             }),
             shares: record.shares.into_iter().map(share).collect(),
@@ -81,6 +88,7 @@ struct SpentV1 {
     idle_ms: u64,
     unmeasured_ms: u64,
     startup_ms: u64,
+    hung_ms: u64,
     lost_ms: u64,
     stopping_ms: u64,
 }
@@ -101,6 +109,7 @@ pub fn encode_spent(spent: &Spent) -> Result<Vec<u8>, String> {
         idle_ms: classes.idle_ms,
         unmeasured_ms: classes.unmeasured_ms,
         startup_ms: classes.startup_ms,
+        hung_ms: classes.hung_ms,
         lost_ms: classes.lost_ms,
         stopping_ms: classes.stopping_ms,
     })
@@ -123,8 +132,42 @@ pub fn decode_spent(bytes: &[u8]) -> Result<Spent, String> {
             idle_ms: record.idle_ms,
             unmeasured_ms: record.unmeasured_ms,
             startup_ms: record.startup_ms,
+            hung_ms: record.hung_ms,
             lost_ms: record.lost_ms,
             stopping_ms: record.stopping_ms,
         },
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct VacancyV1 {
+    pool: String,
+    from_wall_ms: u64,
+    until_wall_ms: u64,
+    quarantined_ms: u64,
+    fragmented_ms: u64,
+    queued_ms: BTreeMap<String, u64>,
+}
+
+pub fn encode_vacancy(line: &Vacancy) -> Result<Vec<u8>, String> {
+    seal(&VacancyV1 {
+        pool: line.pool.clone(),
+        from_wall_ms: line.from_wall_ms,
+        until_wall_ms: line.until_wall_ms,
+        quarantined_ms: line.quarantined_ms,
+        fragmented_ms: line.fragmented_ms,
+        queued_ms: line.queued_ms.clone(),
+    })
+}
+
+pub fn decode_vacancy(bytes: &[u8]) -> Result<Vacancy, String> {
+    let record: VacancyV1 = unseal(bytes)?;
+    Ok(Vacancy {
+        pool: record.pool,
+        from_wall_ms: record.from_wall_ms,
+        until_wall_ms: record.until_wall_ms,
+        quarantined_ms: record.quarantined_ms,
+        fragmented_ms: record.fragmented_ms,
+        queued_ms: record.queued_ms,
     })
 }
