@@ -7,12 +7,13 @@ use gangline_common::ids::{GangId, JobId, NodeId};
 use tokio::sync::watch;
 
 use crate::core::Core;
-use crate::core::checkpoints::TrainingCheckpoint;
+use crate::core::checkpoints::{Saved, TrainingCheckpoint};
 use crate::core::credential::{ApiTokenRecord, JoinTokenRecord};
 use crate::core::effect::{Effects, Seen, Write};
 use crate::core::gang::Gang;
 use crate::core::job::{Attempt, Job, JobState};
 use crate::core::node::Node;
+use crate::core::node_test::NodeTest;
 use crate::core::pools::PoolRecord;
 use crate::core::projects::ProjectRecord;
 use crate::core::secrets::SecretRecord;
@@ -27,6 +28,8 @@ pub struct JobSnapshot {
     pub gang: Option<Arc<Gang>>,
     /// The newest training checkpoint of the attempt that is live.
     pub checkpoint: Option<TrainingCheckpoint>,
+    /// What was said last of the training checkpoints in its directory, by whichever attempt.
+    pub saved: Option<Saved>,
 }
 
 /// A node and the live gangs with a member there.
@@ -52,6 +55,7 @@ struct Inner {
     gangs: BTreeMap<GangId, Arc<Gang>>,
     live_gangs: BTreeMap<GangId, Arc<Gang>>,
     checkpoints: BTreeMap<GangId, TrainingCheckpoint>,
+    saved: BTreeMap<GangId, Saved>,
     nodes: BTreeMap<NodeId, Arc<Node>>,
     /// By name: a token made again under a name replaces the old one.
     tokens: BTreeMap<String, ApiTokenRecord>,
@@ -62,6 +66,7 @@ struct Inner {
     secrets: BTreeMap<(String, String), Arc<SecretRecord>>,
     projects: BTreeMap<String, ProjectRecord>,
     pools: BTreeMap<String, PoolRecord>,
+    node_tests: BTreeMap<JobId, Arc<NodeTest>>,
     webhooks: BTreeMap<WebhookKey, WebhookRecord>,
     deliveries: BTreeMap<WebhookKey, Delivery>,
 }
@@ -95,6 +100,7 @@ impl Inner {
                 self.gangs.remove(id);
                 self.live_gangs.remove(id);
                 self.checkpoints.remove(id);
+                self.saved.remove(id);
             }
             Write::ForgetJob { id } => {
                 self.jobs.remove(id);
@@ -119,6 +125,12 @@ impl Inner {
             Write::ForgetPool { name } => {
                 self.pools.remove(name);
             }
+            Write::NodeTest(test) => {
+                self.node_tests.insert(test.job.clone(), test.clone());
+            }
+            Write::ForgetNodeTest { job } => {
+                self.node_tests.remove(job);
+            }
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project.clone(), name.clone()));
             }
@@ -141,6 +153,7 @@ impl Inner {
             | Write::Notice(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
+            | Write::Vacancy(_)
             | Write::Audit(_) => {}
         }
     }
@@ -164,6 +177,11 @@ impl Inner {
                     let node = Arc::make_mut(node);
                     node.last_word_ms = *last_word_ms;
                     node.held = Some(*held);
+                }
+            }
+            Seen::Saved { gang, saved } => {
+                if self.gangs.contains_key(gang) {
+                    self.saved.insert(gang.clone(), saved.clone());
                 }
             }
             Seen::Checkpoint { gang, checkpoint } => {
@@ -200,10 +218,11 @@ impl Board {
         let secrets = core.secrets().cloned().map(Write::Secret);
         let projects = core.projects().cloned().map(Write::Project);
         let pools = core.pools().cloned().map(Write::Pool);
+        let tests = core.node_tests().cloned().map(Write::NodeTest);
         let webhooks = core.webhooks().cloned().map(Write::Webhook);
         let deliveries = core.deliveries().cloned().map(Write::Delivery);
         let tokens = tokens.chain(join_tokens).chain(secrets).chain(projects).chain(pools);
-        let tokens = tokens.chain(webhooks).chain(deliveries);
+        let tokens = tokens.chain(webhooks).chain(deliveries).chain(tests);
         for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
             inner.take(&write);
         }
@@ -290,7 +309,8 @@ impl Board {
         let gang = inner.gangs.get(&job.gang).cloned();
         let checkpoint = inner.checkpoints.get(&job.gang).cloned();
         let checkpoint = checkpoint.filter(|_| job.cluster.is_none());
-        Some(JobSnapshot { job, attempts, gang, checkpoint })
+        let saved = inner.saved.get(&job.gang).cloned().filter(|_| job.cluster.is_none());
+        Some(JobSnapshot { job, attempts, gang, checkpoint, saved })
     }
 
     /// The jobs on a standing cluster that have not ended, in the order of submission.
@@ -367,6 +387,13 @@ impl Board {
         }
         let most = counts.into_iter().max_by_key(|(version, count)| (*count, *version));
         most.map(|(version, _)| version.to_owned())
+    }
+
+    /// Checks of the network, the newest first.
+    pub fn node_tests(&self) -> Vec<Arc<NodeTest>> {
+        let mut tests: Vec<_> = self.read().node_tests.values().cloned().collect();
+        tests.sort_by(|a, b| b.begun.wall_ms.cmp(&a.begun.wall_ms).then(b.job.cmp(&a.job)));
+        tests
     }
 
     /// The pools that were declared, by name.

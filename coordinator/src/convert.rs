@@ -4,7 +4,8 @@ use gangline_common::wire::v1;
 
 use crate::core::accounts::Reading;
 use crate::core::event::{
-    CheckpointWord, EntrypointFact, GangFacts, GuestFact, GuestWord, Report, UsageWord,
+    CheckpointWord, Copied, EntrypointFact, GangFacts, GuestFact, GuestWord, Report, Room,
+    SavedCheckpoint, SavedWord, UsageWord,
 };
 use crate::core::gang::{End, EndHow, Phase};
 use crate::core::health::{Condition, Health, Level};
@@ -17,6 +18,12 @@ const TEXT_LIMIT: usize = 4096;
 
 fn clip(text: String) -> String {
     if text.len() <= TEXT_LIMIT { text } else { text.chars().take(TEXT_LIMIT / 4).collect() }
+}
+
+/// Names with their values.
+fn pairs(wire: Vec<(String, String)>) -> Vec<(String, String)> {
+    let pairs = wire.into_iter().take(NODE_LABEL_LIMIT);
+    pairs.map(|(name, value)| (clip(name), clip(value))).collect()
 }
 
 pub fn inventory(wire: v1::NodeInventory) -> Inventory {
@@ -41,12 +48,7 @@ pub fn inventory(wire: v1::NodeInventory) -> Inventory {
         head_role: wire.roles.contains(&v1::NodeRole::Head),
         worker_role: wire.roles.contains(&v1::NodeRole::Worker),
         pool: wire.pool.map_or_else(|| "default".to_owned(), clip),
-        labels: wire
-            .labels
-            .into_iter()
-            .take(NODE_LABEL_LIMIT)
-            .map(|(key, value)| (clip(key), clip(value)))
-            .collect(),
+        labels: pairs(wire.labels),
         address: wire.address,
         boot_id: wire.boot_id,
         network_namespace: wire.network_namespace,
@@ -57,7 +59,7 @@ pub fn inventory(wire: v1::NodeInventory) -> Inventory {
         shm_bytes: wire.shm_bytes,
         pids_limit: wire.pids_limit,
         ports: wire.ports,
-        versions: wire.versions,
+        versions: pairs(wire.versions),
         doctor: wire
             .doctor
             .into_iter()
@@ -71,6 +73,7 @@ pub fn report(wire: v1::NodeReport) -> Report {
         held: wire.held,
         guests: wire.members.iter().flat_map(guest_words).collect(),
         checkpoints: wire.members.iter().filter_map(checkpoint_word).collect(),
+        saved: wire.members.iter().filter_map(saved_word).collect(),
         usage: wire.members.iter().filter_map(usage_word).collect(),
         members: wire.members.into_iter().map(|m| (m.key, phase(m.state))).collect(),
         gangs: wire.gangs.into_iter().map(gang_facts).collect(),
@@ -120,6 +123,26 @@ fn checkpoint_word(member: &v1::MemberReport) -> Option<CheckpointWord> {
     let found = member.checkpoint.as_ref()?;
     let (key, name) = (member.key.clone(), clip(found.name.clone()));
     Some(CheckpointWord { key, name, age_ms: found.age_ms })
+}
+
+fn saved_word(member: &v1::MemberReport) -> Option<SavedWord> {
+    let v1::SavedReport { newest, count, bytes, room, copy } = member.saved.clone()?;
+    let newest = newest.map(|newest| SavedCheckpoint {
+        name: clip(newest.name),
+        step: newest.step,
+        bytes: newest.bytes,
+        age_ms: newest.age_ms,
+    });
+    let room = Room {
+        free_bytes: room.free_bytes,
+        next_bytes: room.next_bytes,
+        is_low: room.is_low,
+        removed: room.removed,
+        last_removed: room.last_removed.map(clip),
+    };
+    let copy =
+        copy.map(|copy| Copied { newest: copy.newest.map(clip), problem: copy.problem.map(clip) });
+    Some(SavedWord { key: member.key.clone(), newest, count, bytes, room, copy })
 }
 
 fn usage_word(member: &v1::MemberReport) -> Option<UsageWord> {
@@ -216,5 +239,18 @@ fn entrypoint(state: v1::EntrypointState) -> EntrypointFact {
             }
             EntrypointFact::Failed { cause }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_what_an_agent_says_only_so_much_is_taken() {
+        let long = "ä".repeat(TEXT_LIMIT);
+        let found = pairs(vec![(long.clone(), long); NODE_LABEL_LIMIT + 1]);
+        assert_eq!(found.len(), NODE_LABEL_LIMIT);
+        assert!(found.iter().all(|(name, value)| name.len().max(value.len()) <= TEXT_LIMIT));
     }
 }

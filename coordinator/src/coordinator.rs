@@ -31,6 +31,7 @@ use crate::examine::Examiner;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::Telemetry;
 use crate::meters::Meters;
+use crate::node_tests;
 use crate::outbox::Outbox;
 use crate::packages::Packages;
 use crate::paths::PathRules;
@@ -78,7 +79,7 @@ impl Coordinator {
         let outbox = Outbox::new(sealer.clone());
         let audit = store.audit_log();
         let reader = store.reader();
-        let (notices, books) = (reader.notices(), reader.books());
+        let (notices, books, vacancies) = (reader.notices(), reader.books(), reader.vacancies());
         let meters = Meters::new()?;
         let driver = driver::start(store, outbox.clone(), meters.clone())?;
         let admin_token = config.state_dir.join("admin.token");
@@ -126,14 +127,18 @@ impl Coordinator {
         let rules = Rules::built_in().context("the rules of the diagnosis")?;
         let started = Timestamp::now();
         let trainings = Trainings::new(logs.clone(), started);
-        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules, trainings.clone());
+        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules, trainings.clone())
+            .with_reports(agents.clone());
         tokio::spawn(examiner.clone().run(driver.examine, driver.handle.clone()));
+        let (driven, board) = (driver.handle.clone(), driver.board.clone());
+        tokio::spawn(node_tests::run(driven, board, logs.clone()));
         tokio::spawn(training::run(training::Parts {
             driver: driver.handle.clone(),
             board: driver.board.clone(),
             logs: logs.clone(),
             telemetry: telemetry.clone(),
             trainings: trainings.clone(),
+            agents: agents.clone(),
         }));
         let state = ApiState {
             driver: driver.handle,
@@ -161,6 +166,7 @@ impl Coordinator {
             audit,
             notices,
             books,
+            vacancies,
         };
         let keeping = retention::policy(config);
         tokio::spawn(retention::run(
@@ -188,8 +194,7 @@ impl Coordinator {
 
     /// Waits for the end of the driver; the error of a store that failed while running.
     pub async fn ended(&mut self) -> Result<(), StoreError> {
-        // The sender is dropped only together with the whole process.
-        (&mut self.driver_ended).await.unwrap_or(Ok(()))
+        (&mut self.driver_ended).await.unwrap_or(Err(StoreError::Panicked))
     }
 
     /// Tells the agents and closes. Everything acknowledged is durable already.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gangline_common::ids::{GangId, MemberId, MemberKey, NodeId};
-use gangline_common::wire::scene::SCENE_FILE;
+use gangline_common::wire::scene::is_scene;
 use gangline_diagnosis::{
     Action, Case, Category, Diagnosis, Fact, FactKind, MAX_SOURCES, Rules, Source, StopReason,
     share,
@@ -13,10 +13,10 @@ use gangline_diagnosis::{
 use gangline_spec::{LogAction, LogPattern, LogPolicy, log_pattern};
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::agents::Agents;
 use crate::board::{Board, JobSnapshot};
 use crate::core::effect::Examine;
 use crate::core::event::Event;
-use crate::core::evidence::is_of_a_lost_node;
 use crate::core::gang::{End, EndHow, Gang, Phase};
 use crate::core::health::{Condition, Level};
 use crate::core::job::{Attempt, Outcome};
@@ -24,6 +24,7 @@ use crate::core::node::Reachability;
 use crate::core::recovery::{Again, Cause, Verdict};
 use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
+use crate::report::{self, Reports};
 use crate::training::Trainings;
 
 /// Conditions that began so long before an attempt are still about it, in milliseconds: clocks differ.
@@ -44,6 +45,7 @@ pub struct Examiner {
     logs: Logs,
     rules: Arc<Rules>,
     trainings: Trainings,
+    reports: Option<Reports>,
 }
 
 /// What was found out.
@@ -58,7 +60,13 @@ pub struct Found {
 
 impl Examiner {
     pub fn new(board: Board, logs: Logs, rules: Rules, trainings: Trainings) -> Examiner {
-        Examiner { board, logs, rules: Arc::new(rules), trainings }
+        Examiner { board, logs, rules: Arc::new(rules), trainings, reports: None }
+    }
+
+    /// Leaves a page on every verdict in the job's directory as well.
+    pub fn with_reports(self, agents: Agents) -> Examiner {
+        let reports = Some(Reports { board: self.board.clone(), agents });
+        Examiner { reports, ..self }
     }
 
     /// Answers every request, [`AT_ONCE`] at a time; ends with the driver.
@@ -82,18 +90,28 @@ impl Examiner {
         if attempts.any(|known| known.number == attempt && known.verdict.is_some()) {
             return;
         }
+        // What is told below may begin another attempt, on other nodes.
+        let nodes = report::nodes(&snapshot, attempt);
         let this = self.clone();
         let looked = tokio::task::spawn_blocking(move || {
             let found = this.look_into(&snapshot, attempt)?;
             this.keep(&snapshot, attempt, &found.diagnosis);
             let progressed = this.trainings.has_progressed(&snapshot, attempt);
-            Some(Verdict { progressed, ..verdict(&found) })
+            Some((Verdict { progressed, ..verdict(&found) }, found.diagnosis))
         });
         match looked.await {
-            Ok(Some(verdict)) => {
-                let event = Event::Examined { job, attempt, verdict: Box::new(verdict) };
+            Ok(Some((verdict, diagnosis))) => {
+                let verdict = Box::new(verdict);
+                let event = Event::Examined { job: job.clone(), attempt, verdict };
                 // Without a driver there is nobody who waits for it.
                 let _ = driver.tell(event).await;
+                if let Some(reports) = self.reports.clone() {
+                    let rules = Arc::clone(&self.rules);
+                    // Nothing waits for it, and it ends by itself.
+                    tokio::spawn(async move {
+                        reports.write(&job, attempt, nodes, &diagnosis, &rules).await;
+                    });
+                }
             }
             Ok(None) => tracing::warn!(%job, attempt, "there is no such attempt to look into"),
             Err(error) => tracing::error!(%job, attempt, %error, "looking into a failure"),
@@ -118,7 +136,7 @@ impl Examiner {
             // The rest is of its cluster and of other jobs on it.
             Some(_) => *file == driver,
             // It says again what the logs say, and much that says nothing.
-            None => file != SCENE_FILE,
+            None => !is_scene(file),
         });
         files.sort_by_cached_key(|(member, file, _)| weight(gang, *member, file));
         let until = Instant::now() + POLICY_TIME;
@@ -295,7 +313,7 @@ fn end_fact(end: &End) -> Option<FactKind> {
         _ if end.asked => Some(FactKind::Stopped(StopReason::AfterFailure)),
         EndHow::Exited { code } => Some(FactKind::Exit { code: *code }),
         EndHow::Signalled { signal } => Some(FactKind::Signal { signal: *signal }),
-        EndHow::Failed { reason } if is_of_a_lost_node(reason) => Some(FactKind::NodeLost),
+        EndHow::GivenUp { .. } => Some(FactKind::NodeLost),
         EndHow::Failed { .. } | EndHow::Refused { .. } | EndHow::Unfit { .. } => None,
     }
 }
@@ -327,9 +345,11 @@ fn words_of(attempt: &Attempt, gang: Option<&Gang>) -> String {
     };
     let members = gang.iter().flat_map(|gang| gang.members.values());
     let reasons = members.filter_map(|member| match &member.phase {
-        Phase::Ended(End { how: EndHow::Failed { reason }, asked: false, .. }) => {
-            Some(reason.as_str())
-        }
+        Phase::Ended(End {
+            how: EndHow::Failed { reason } | EndHow::GivenUp { reason },
+            asked: false,
+            ..
+        }) => Some(reason.as_str()),
         _ => None,
     });
     // The cause ends with what a rank said last, which is in its log as well.

@@ -160,7 +160,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         return ExitCode::from(EXIT_STORE_REFUSED);
     }
     match error.downcast_ref::<StoreError>() {
-        Some(StoreError::Failed { .. }) => ExitCode::from(EXIT_STORE_FAILED),
+        Some(StoreError::Failed { .. } | StoreError::Panicked) => ExitCode::from(EXIT_STORE_FAILED),
         Some(
             StoreError::Refused { .. }
             | StoreError::Taken { .. }

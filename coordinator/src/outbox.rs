@@ -161,6 +161,7 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         argv: arguments(request),
         driver: job::DRIVER_MEMBER,
     };
+    let checkpoint = Checkpoints::of(request);
     let member = |(id, member): (MemberId, &crate::core::gang::Member)| MemberAssignment {
         member: id,
         gpus: member.gpus.clone(),
@@ -190,7 +191,9 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
         code: code(job),
         job_directory: request.job_directory.clone(),
         checkpoint_directory: request.checkpoint_directory.clone(),
-        checkpoint_keep: checkpoint_keep(request),
+        checkpoint_keep: checkpoint.keep.filter(|_| !checkpoint.by_framework),
+        checkpoint_may_go: checkpoint.keep.is_some(),
+        checkpoint_copy: checkpoint.copy,
         directories: request.directories.clone(),
         config_files: if has_rank_zero { config_files(request) } else { Vec::new() },
         grace_ms: request.grace_ms,
@@ -207,23 +210,35 @@ fn assignment(job: &Job, gang: &Gang, node: &NodeId) -> Assignment {
     }
 }
 
-/// How many training checkpoints the spec lets stay. A template passes that on to a framework, which
-/// then removes older ones itself.
-fn checkpoint_keep(request: &JobRequest) -> Option<u32> {
-    #[derive(Default, serde::Deserialize)]
-    #[serde(default)]
-    struct Spec {
-        template: Option<serde::de::IgnoredAny>,
-        checkpoint: Checkpoint,
+/// What the spec says about training checkpoints that stay.
+#[derive(Debug, Default)]
+struct Checkpoints {
+    keep: Option<u32>,
+    /// A template passes that on to a framework, which then removes older ones itself.
+    by_framework: bool,
+    /// Encrypted copies are asked for.
+    copy: bool,
+}
+
+impl Checkpoints {
+    fn of(request: &JobRequest) -> Self {
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default)]
+        struct Spec {
+            template: Option<serde::de::IgnoredAny>,
+            checkpoint: Checkpoint,
+        }
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default)]
+        struct Checkpoint {
+            keep: Option<u32>,
+            encrypted_copy: bool,
+        }
+        // The text was made by this program; one that does not read keeps everything.
+        let spec: Spec = serde_json::from_str(&request.spec_json).unwrap_or_default();
+        let Checkpoint { keep, encrypted_copy: copy } = spec.checkpoint;
+        Checkpoints { keep, by_framework: spec.template.is_some(), copy }
     }
-    #[derive(Default, serde::Deserialize)]
-    #[serde(default)]
-    struct Checkpoint {
-        keep: Option<u32>,
-    }
-    // The text was made by this program; one that does not read keeps everything.
-    let spec: Spec = serde_json::from_str(&request.spec_json).unwrap_or_default();
-    spec.checkpoint.keep.filter(|_| spec.template.is_none())
 }
 
 fn config_files(request: &JobRequest) -> Vec<(String, String)> {

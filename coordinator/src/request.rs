@@ -81,6 +81,7 @@ pub fn job_request(
         },
         retry: retry(spec),
         hang: hang(spec.hang),
+        hold_on_failure_ms: spec.hold_on_failure.map(millis),
         spec_json: spec.canonical_json(),
         submit_command,
     }

@@ -4,17 +4,19 @@
 //! Nothing here is stored. After a restart the logs are read again, and the watch begins anew: it warns
 //! later then, never sooner.
 
+mod capture;
 mod patrol;
 mod reader;
+mod slow;
 mod words;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gangline_common::ids::{Epoch, JobId, MemberId};
 use gangline_common::time::Timestamp;
-use gangline_training::{Limits, Pace, Series, Watch};
+use gangline_training::{Limits, Pace, Reading, Series, Stragglers, Watch};
 
 use crate::board::JobSnapshot;
 use crate::core::job::{Job, JobState};
@@ -50,21 +52,48 @@ impl Progress {
 }
 
 /// What is shown of a job without waiting for whoever reads its logs.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Shown {
     pub progress: Option<Progress>,
-    /// Attempt that has stalled, as far as that was said, and since when.
-    stalled: Option<(u32, Timestamp)>,
+    /// Attempt that has stalled, as far as that was said.
+    stalled: Option<(u32, Stalled)>,
+    /// Attempt, and those of its ranks that are slower than the others.
+    slow: (u32, Vec<SlowRank>),
     /// More may come to its logs.
     follows: bool,
 }
 
+/// A training that goes on no more.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stalled {
+    pub since: Timestamp,
+    /// What was said of it last.
+    pub said: Arc<str>,
+}
+
+/// A rank that was said to be slower than the others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SlowRank {
+    pub rank: u32,
+    /// Name of its node.
+    pub node: String,
+    pub since: Timestamp,
+    pub said: String,
+}
+
 impl Shown {
-    /// Since when the job has stalled. Whoever watches may not have seen yet that it has ended, or
-    /// that another attempt runs.
-    pub fn stalled(&self, job: &Job) -> Option<Timestamp> {
-        let (attempt, since) = self.stalled?;
-        (job.state == JobState::Running && job.attempts == attempt).then_some(since)
+    /// That the job has stalled. Whoever watches may not have seen yet that it has ended, or that
+    /// another attempt runs.
+    pub fn stalled(&self, job: &Job) -> Option<&Stalled> {
+        let (attempt, stalled) = self.stalled.as_ref()?;
+        (job.state == JobState::Running && job.attempts == *attempt).then_some(stalled)
+    }
+
+    /// The ranks of a running job that are slower than the others.
+    pub fn slow(&self, job: &Job) -> &[SlowRank] {
+        let (attempt, slow) = &self.slow;
+        let is_of_it = job.state == JobState::Running && job.attempts == *attempt;
+        if is_of_it { slow } else { &[] }
     }
 }
 
@@ -77,16 +106,30 @@ pub struct Training {
     /// was rolled back is made again under its number.
     attempt: u32,
     epoch: Option<Epoch>,
-    /// The highest step of the attempts before.
+    /// The highest step of the attempts before, as their logs say; and as TensorBoard's files do of those
+    /// whose logs say none, which may count something else.
     highest: Option<u64>,
+    highest_beside: Option<u64>,
     pace: Pace,
+    /// Of the other ranks that say steps themselves.
+    paces: BTreeMap<u32, Pace>,
     last_step: Option<Timestamp>,
+    /// The newest attempt says its steps in a log of its own, not only in TensorBoard's files.
+    says_steps: bool,
+    /// What those files say of steps that are still to come, and all of it before the log says its
+    /// first; bounded.
+    held: VecDeque<Reading>,
     /// Of the newest attempt.
     files: HashMap<(MemberId, String), File>,
     /// When all of those were looked at last, on the boot clock; 0 before that.
     looked_ms: u64,
     /// Of the newest attempt, while it runs.
     watch: Option<Watch>,
+    stragglers: Stragglers,
+    /// When its ranks were compared last, on the boot clock.
+    compared_ms: u64,
+    /// It has failed, its gang is kept up, and its agents were asked to keep how it stands.
+    kept_scenes: bool,
 }
 
 impl Training {
@@ -97,11 +140,18 @@ impl Training {
             attempt: 0,
             epoch: None,
             highest: None,
+            highest_beside: None,
             pace: Pace::default(),
+            paces: BTreeMap::new(),
             last_step: None,
+            says_steps: false,
+            held: VecDeque::new(),
             files: HashMap::new(),
             looked_ms: 0,
             watch: None,
+            stragglers: Stragglers::default(),
+            compared_ms: 0,
+            kept_scenes: false,
         }
     }
 
@@ -145,14 +195,18 @@ impl Trainings {
     /// What is known of a job right now. Never waits.
     pub fn shown(&self, job: &JobId) -> Shown {
         let kept = self.lock().get(job).cloned();
-        kept.map(|kept| *whole(&kept.shown)).unwrap_or_default()
+        kept.map(|kept| whole(&kept.shown).clone()).unwrap_or_default()
     }
 
     /// Whether an attempt has come to a step that none before it had come to. Blocking.
     pub fn has_progressed(&self, snapshot: &JobSnapshot, attempt: u32) -> bool {
         self.read(snapshot, |training| {
             let newest = training.series.newest().filter(|_| training.series.has_begun());
-            training.attempt == attempt && newest > training.highest
+            let highest = match training.says_steps {
+                true => training.highest,
+                false => training.highest.max(training.highest_beside),
+            };
+            training.attempt == attempt && newest > highest
         })
     }
 

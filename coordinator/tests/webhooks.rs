@@ -506,3 +506,51 @@ async fn the_oldest_notices_go() {
     store.commit(&[notice(7)]).unwrap();
     assert_eq!(store.notices().newest().unwrap(), KEPT + 11);
 }
+
+/// Reads a stream of events until `enough` of its text.
+async fn read_until(response: &mut reqwest::Response, enough: &str) -> String {
+    let mut text = String::new();
+    let began = Instant::now();
+    while !text.contains(enough) {
+        assert!(began.elapsed() < LONG, "{enough} is not in {text}");
+        let chunk = tokio::time::timeout(LONG, response.chunk()).await.unwrap().unwrap();
+        text.push_str(&String::from_utf8_lossy(&chunk.expect("the stream goes on")));
+    }
+    text
+}
+
+#[tokio::test]
+async fn events_come_as_they_happen_and_a_lost_stream_goes_on_where_it_stopped() {
+    let fixture = Fixture::start().await;
+    let open = async |query: &str, last: Option<&str>| {
+        let path = format!("/api/v1/events/stream{query}");
+        let mut request = fixture.request(Method::GET, &path, ADMIN);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        request.send().await.unwrap()
+    };
+    let _first = fixture.node("gpu-1").await;
+    let mut all = open("?after=0&kind=node.*", None).await;
+    assert_eq!(all.headers()["content-type"], "text/event-stream");
+    let text = read_until(&mut all, "}\n\n").await;
+    assert!(text.starts_with(": here\nid: 0-0\n\nevent: node.joined\nid: 1-1\n"), "{text}");
+    // What is new, and nothing of before.
+    let mut fresh = open("", None).await;
+    let _second = fixture.node("gpu-2").await;
+    let text = read_until(&mut all, "gpu-2").await;
+    assert!(text.contains("\"object\":\"node gpu-2\""), "{text}");
+    let text = read_until(&mut fresh, "gpu-2").await;
+    assert!(!text.contains("gpu-1"), "{text}");
+    // Behind the event that came last.
+    drop(all);
+    let mut again = open("?kind=node.joined", Some("1-1")).await;
+    let text = read_until(&mut again, "gpu-2").await;
+    assert!(!text.contains("gpu-1"), "{text}");
+    assert_eq!(open("", Some("nonsense")).await.status(), 400);
+    // A stream that was lost before anything came.
+    let mut again = open("?kind=node.joined", Some("0-0")).await;
+    read_until(&mut again, "gpu-1").await;
+    // A restored store may know less than the client: that is no gap and no error.
+    assert_eq!(open("", Some("1-999999")).await.status(), 200);
+}

@@ -1,5 +1,7 @@
 //! Why a job waits, what would become of one that is not submitted yet, and the queue in its order.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -97,6 +99,8 @@ pub(super) struct NodeGroupView {
     /// Null for nodes that would do.
     reason: Option<String>,
     nodes: Vec<String>,
+    /// Of these, nodes that are taken last, and what is held against each.
+    last: BTreeMap<String, String>,
 }
 
 /// A waiting job.
@@ -161,7 +165,14 @@ pub(super) async fn plan_job(
     check_media_type(&headers)?;
     let (source, spec) = parse(read_body(body, MAX_SPEC_BYTES).await?).await?;
     let id = minted(JobId::new("plan"))?;
-    let wish = Wish { spec, source, id: id.clone(), idempotency: None, command: String::new() };
+    let wish = Wish {
+        spec,
+        source,
+        id: id.clone(),
+        idempotency: None,
+        command: String::new(),
+        node_test: None,
+    };
     let Prepared { project, request } = prepare(&shared, &principal, &wish)?;
     let now = Timestamp::now();
     let waits_for = to_run_after(&shared, &principal, &project, &wish)?;
@@ -259,10 +270,11 @@ fn view(
             .maximum
             .is_none_or(|maximum| quota.held.saturating_add(quota.wanted) <= maximum),
     });
-    let nodes = explanation
-        .nodes
-        .iter()
-        .map(|group| NodeGroupView { reason: group.reason.clone(), nodes: group.nodes.clone() });
+    let nodes = explanation.nodes.iter().map(|group| NodeGroupView {
+        reason: group.reason.clone(),
+        nodes: group.nodes.clone(),
+        last: group.last.clone(),
+    });
     ExplanationView {
         job: id.map(ToString::to_string),
         name: job.request.name.clone(),

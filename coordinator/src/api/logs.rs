@@ -11,7 +11,7 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::time::wall_text;
-use gangline_common::wire::scene::SCENE_FILE;
+use gangline_common::wire::scene::is_scene;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -243,7 +243,7 @@ pub(super) fn refuse_removed(
 fn is_file_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
     // A scene is no log: it is shown where values of variables are hidden.
-    (1..=100).contains(&text.len()) && text.bytes().all(plain) && text != SCENE_FILE
+    (1..=100).contains(&text.len()) && text.bytes().all(plain) && !is_scene(text)
 }
 
 /// Durable length of a file; 0 when it does not exist yet. Blocking.

@@ -12,12 +12,14 @@ pub mod dialect;
 pub mod error;
 mod events;
 mod explain;
+mod faults;
 mod follow;
 mod jobs;
 pub mod listener;
 mod live;
 mod logs;
 mod metrics;
+mod node_tests;
 mod nodes;
 mod pools;
 mod projects;
@@ -76,7 +78,7 @@ use crate::packages::Packages;
 use crate::paths::PathRules;
 use crate::secrets::Sealer;
 use crate::space::Space;
-use crate::store::{AuditLog, Books, NoticeLog};
+use crate::store::{AuditLog, Books, NoticeLog, VacancyLog};
 use crate::training::Trainings;
 use crate::trees::Trees;
 pub use alias::OLD_PATHS;
@@ -116,6 +118,7 @@ pub struct ApiState {
     pub audit: AuditLog,
     pub notices: NoticeLog,
     pub books: Books,
+    pub vacancies: VacancyLog,
     pub trainings: Trainings,
 }
 
@@ -208,10 +211,14 @@ fn table() -> Vec<Route> {
         needs(ReadJobs, routes!(samples::job_metrics)),
         needs(ReadJobs, routes!(series::job_series)),
         needs(MaintainNode, routes!(nodes::patch_node)),
+        needs(MaintainNode, routes!(node_tests::begin_node_test)),
+        needs(ReadNodes, routes!(node_tests::list_node_tests)),
+        needs(ReadNodes, routes!(node_tests::get_node_test)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
         needs(MaintainNode, routes!(nodes::cordon_node)),
         needs(MaintainNode, routes!(nodes::drain_node)),
         needs(MaintainNode, routes!(nodes::resume_node)),
+        needs(MaintainNode, routes!(faults::inject_fault)),
         needs(ReadNodes, routes!(pools::list_pools)),
         needs(ReadNodes, routes!(pools::get_pool)),
         needs(ManagePools, routes!(pools::patch_pool, pools::delete_pool)),
@@ -227,6 +234,7 @@ fn table() -> Vec<Route> {
         needs(ManageWebhooks, routes!(webhooks::test_webhook)),
         needs(ManageWebhooks, routes!(webhooks::dead_letters)),
         needs(ReadNodes, routes!(events::list_events)),
+        needs(ReadNodes, routes!(events::watch_events)),
         needs(ReadProjects, routes!(usage::get_usage)),
         needs(ReadAudit, routes!(audit::list_audit)),
         needs(ReadAudit, routes!(audit::verify_audit)),

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{ApiError, BAD_BODY, Problem, no_such_node, quoted};
 use super::jobs::done;
+use super::node_tests::newest_of;
 use super::view::{Names, NodeFacts, NodeView};
 use super::{App, Selector, Shared, read_json};
 use crate::board::NodeSnapshot;
@@ -59,7 +60,11 @@ pub(super) fn find_node(shared: &Shared, selector: &str) -> Result<NodeSnapshot,
 
 fn detailed(shared: &Shared, principal: &Principal, node: &NodeSnapshot) -> Json<NodeView> {
     let names = Names::of(&shared.api.board);
-    Json(with_facts(shared, principal, node, |facts| NodeView::detailed(facts, &names)))
+    let mut view = with_facts(shared, principal, node, |facts| NodeView::detailed(facts, &names));
+    if let Some(detail) = &mut view.detail {
+        detail.network_test = newest_of(&shared.api.board.node_tests(), &node.node.id);
+    }
+    Json(view)
 }
 
 /// One node with its self-examination, samples, members and history.

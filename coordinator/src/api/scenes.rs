@@ -7,7 +7,9 @@ use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::redact::{END_BYTES, RedactError, Redactor, is_secret};
 use gangline_common::request::RequestError;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RequestFailure};
-use gangline_common::wire::scene::{ENVIRONMENT_PART, MAX_SCENE, Occasion, SCENE_FILE, Scene};
+use gangline_common::wire::scene::{
+    ENVIRONMENT_PART, HUNG_SCENE_FILE, MAX_SCENE, Occasion, SCENE_FILE, Scene, is_scene,
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -39,6 +41,10 @@ pub(super) struct SceneParams {
     rank: Option<String>,
     /// Number of an attempt; without it the newest.
     attempt: Option<u32>,
+    /// The one that was kept when the training first hung in that attempt.
+    #[serde(default)]
+    #[param(required = false)]
+    hung: bool,
 }
 
 /// Query of stacks.
@@ -69,7 +75,7 @@ pub(super) struct SceneView {
     /// Name of the node that the member is on; null when it is not known any more.
     node: Option<String>,
     /// `asked`: just now. `stopping`: the job had failed elsewhere, and the member still ran. `ended`:
-    /// the member had ended by itself.
+    /// the member had ended by itself. `hung`: the training went on no more.
     occasion: &'static str,
     /// By the node's clock.
     taken: String,
@@ -139,14 +145,15 @@ pub(super) async fn get_scene(
     let snapshot = find_job(&shared.api.board, &principal, Action::ReadJobs, &id)?;
     let wanted = wanted(&snapshot, params.rank.as_deref(), params.attempt)?;
     let (logs, key) = (shared.api.logs.clone(), wanted.key.clone());
-    let read = move || logs.read(&key, SCENE_FILE, 0, MAX_SCENE);
+    let file = if params.hung { HUNG_SCENE_FILE } else { SCENE_FILE };
+    let read = move || logs.read(&key, file, 0, MAX_SCENE);
     let stored = blocking("reading a scene", read).await?;
     if !stored.is_empty() {
         // Not all of it may be there yet.
         let scene = serde_json::from_slice(&stored).map_err(|_| wanted.nothing())?;
         return Ok(Json(wanted.view(&shared, &principal, scene)));
     }
-    if !wanted.is_live {
+    if !wanted.is_live || params.hung {
         return Err(wanted.nothing());
     }
     let request = AgentRequest::Scene { key: wanted.key.clone() };
@@ -200,7 +207,7 @@ pub(super) async fn get_excerpts(
     let read = move || {
         let mut found = logs.files(&gang, epoch);
         found.retain(|(_, file, _)| match &own {
-            _ if file == SCENE_FILE => false,
+            _ if is_scene(file) => false,
             Some(operation) => file.strip_prefix("driver-") == Some(operation.as_str()),
             None => true,
         });
@@ -284,7 +291,7 @@ impl Member<'_> {
         let (attempt, member) = (self.attempt, self.key.member);
         let detail = format!("nothing was kept of {member} in attempt {attempt}");
         ApiError::new(NO_SCENE, detail)
-            .hint("how things stand is kept when an attempt fails; its logs are there all the same")
+            .hint("how things stand is kept when an attempt fails, or hangs and its spec wants that; its logs are there all the same")
     }
 
     /// Name of the node that it is on.
@@ -321,6 +328,7 @@ impl Member<'_> {
                 Occasion::Asked => "asked",
                 Occasion::Stopping => "stopping",
                 Occasion::Ended => "ended",
+                Occasion::Hung => "hung",
             },
             taken: scene.taken,
             took_ms: scene.took_ms,

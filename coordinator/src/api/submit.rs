@@ -28,6 +28,7 @@ use crate::core::effect::{Answer, Rejected};
 use crate::core::eligibility::BadDependency;
 use crate::core::event::{Event, Submission};
 use crate::core::job::{Job, JobRequest};
+use crate::core::node_test::NodeTest;
 use crate::paths::{Asker, resolve_paths};
 use crate::request::{Owner, job_request, tree};
 
@@ -82,7 +83,14 @@ pub(super) async fn submit_job(
         Some(id) => id.clone(),
         None => minted(JobId::new(format!("j-{}", short_suffix(random::number()?))))?,
     };
-    let wish = Wish { spec, source, id, idempotency: key.map(|key| (key, hash)), command };
+    let wish = Wish {
+        spec,
+        source,
+        id,
+        idempotency: key.map(|key| (key, hash)),
+        command,
+        node_test: None,
+    };
     match submit(&shared, &principal, wish).await? {
         Submitted::Made { job, seed } => submitted(&shared, &principal, &job, &seed),
         Submitted::Exists { job, canonical } => existing(&shared, &principal, &job, &canonical),
@@ -101,6 +109,8 @@ pub(super) struct Wish {
     pub idempotency: Option<(String, [u8; 32])>,
     /// For people; may be empty.
     pub command: String,
+    /// The record of the check of the network that the job is to be.
+    pub node_test: Option<Box<NodeTest>>,
 }
 
 /// What became of a wish.
@@ -122,7 +132,7 @@ pub(super) async fn submit(
 ) -> Result<Submitted, ApiError> {
     let Prepared { project, request } = prepare(shared, principal, &wish)?;
     room_for_more(shared)?;
-    let Wish { spec, source, id: job, idempotency, .. } = wish;
+    let Wish { spec, source, id: job, idempotency, node_test, .. } = wish;
     let gang = minted(GangId::new(format!("g-{}", short_suffix(random::number()?))))?;
     let after_names = spec.queue.after;
     let after =
@@ -140,6 +150,7 @@ pub(super) async fn submit(
         idempotency,
         request,
         after,
+        node_test,
     });
     match ask(shared, |request| Event::Submit { request, submission }).await? {
         Ok(Answer::Submitted { job }) => Ok(Submitted::Made { job, seed }),

@@ -17,6 +17,7 @@ use crate::core::credential::Role;
 use crate::core::effect::Answer;
 use crate::core::event::Event;
 use crate::core::explain::Question;
+use crate::core::vacancy::Vacancy;
 
 /// How far back a look goes, unless asked otherwise, and at most: seconds.
 const WINDOW_S: u64 = 7 * 24 * 3600;
@@ -38,7 +39,7 @@ pub(super) struct UsageParams {
 }
 
 /// What a row is.
-#[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum By {
     User,
@@ -90,10 +91,19 @@ pub(super) struct UsageRow {
     unmeasured_gpu_s: f64,
     /// From the allocation until the job ran.
     startup_gpu_s: f64,
+    /// The training did not go on.
+    hung_gpu_s: f64,
     /// Run after the newest training checkpoint of an attempt that ended without success.
     lost_gpu_s: f64,
     /// From the end of the attempt until nothing of it was left.
     stopping_gpu_s: f64,
+    /// Not of what was allocated: held by nobody, and closed to jobs. Null where it cannot be told, as
+    /// for a user.
+    quarantined_gpu_s: Option<f64>,
+    /// Not of what was allocated: free on nodes with too few of them for whoever waited.
+    fragmented_gpu_s: Option<f64>,
+    /// Not of what was allocated: asked for by jobs that could have started.
+    queued_gpu_s: Option<f64>,
 }
 
 #[derive(Default)]
@@ -101,6 +111,27 @@ struct Sum {
     jobs: BTreeSet<String>,
     attempts: usize,
     classes: Classes,
+    vacant: Vacant,
+}
+
+/// GPU-milliseconds that are of no allocation.
+#[derive(Clone, Copy, Default)]
+struct Vacant {
+    quarantined_ms: u64,
+    fragmented_ms: u64,
+    queued_ms: u64,
+}
+
+impl Vacant {
+    fn add(&mut self, more: Vacant) {
+        self.quarantined_ms = self.quarantined_ms.saturating_add(more.quarantined_ms);
+        self.fragmented_ms = self.fragmented_ms.saturating_add(more.fragmented_ms);
+        self.queued_ms = self.queued_ms.saturating_add(more.queued_ms);
+    }
+
+    fn is_nothing(self) -> bool {
+        self.quarantined_ms == 0 && self.fragmented_ms == 0 && self.queued_ms == 0
+    }
 }
 
 impl Sum {
@@ -110,7 +141,8 @@ impl Sum {
         self.classes.add(part);
     }
 
-    fn row(&self, key: String) -> UsageRow {
+    fn row(&self, key: String, by: By) -> UsageRow {
+        let of_pools = by == By::Pool;
         let seconds = |ms: u64| ms as f64 / 1000.0;
         let classes = self.classes;
         UsageRow {
@@ -122,8 +154,12 @@ impl Sum {
             idle_gpu_s: seconds(classes.idle_ms),
             unmeasured_gpu_s: seconds(classes.unmeasured_ms),
             startup_gpu_s: seconds(classes.startup_ms),
+            hung_gpu_s: seconds(classes.hung_ms),
             lost_gpu_s: seconds(classes.lost_ms),
             stopping_gpu_s: seconds(classes.stopping_ms),
+            quarantined_gpu_s: of_pools.then(|| seconds(self.vacant.quarantined_ms)),
+            fragmented_gpu_s: of_pools.then(|| seconds(self.vacant.fragmented_ms)),
+            queued_gpu_s: (of_pools || by == By::Project).then(|| seconds(self.vacant.queued_ms)),
         }
     }
 }
@@ -144,6 +180,12 @@ pub(super) async fn get_usage(
             .hint(format!("use 1 to {MAX_WINDOW_S}")));
     }
     let (all, project) = (principal.role >= Role::Operator, principal.project.clone());
+    let (own, wanted) = (project.clone(), params.project.clone());
+    let may_see = move |project: &str| {
+        (all || *project == *own) && wanted.as_ref().is_none_or(|wanted| wanted == project)
+    };
+    // Of GPUs that nobody has, a project has no part.
+    let whole_fleet = all && params.project.is_none();
     let mine = move |spent: &Spent| {
         (all || spent.project == project)
             && params.project.as_ref().is_none_or(|wanted| *wanted == spent.project)
@@ -152,13 +194,13 @@ pub(super) async fn get_usage(
     let since_ms = now.wall_ms.saturating_sub(window_s * 1000);
     // What ends between the two looks is in both: its line in the books is the last word.
     let question = Question::Spent;
-    let open = match ask(&shared, |request| Event::Ask { request, question }).await? {
-        Ok(Answer::Spent(open)) => open,
+    let (open, vacant) = match ask(&shared, |request| Event::Ask { request, question }).await? {
+        Ok(Answer::Spent(open, vacant)) => (open, vacant),
         Ok(other) => return Err(unexpected(&other)),
         Err(rejected) => return Err(refused(&shared, &principal, rejected)),
     };
     let by = params.by.unwrap_or(By::Project);
-    let books = shared.api.books.clone();
+    let (books, vacancies) = (shared.api.books.clone(), shared.api.vacancies.clone());
     let summed = tokio::task::spawn_blocking(move || {
         let (mut sums, mut total): (BTreeMap<String, Sum>, Sum) = Default::default();
         let mut add = |spent: &Spent| {
@@ -175,13 +217,35 @@ pub(super) async fn get_usage(
         })?;
         let still = |spent: &&Spent| !closed.contains(&(spent.gang.clone(), spent.epoch));
         open.iter().filter(still).for_each(&mut add);
+        let mut add = |line: &Vacancy| {
+            let part = |ms: u64| line.part_after(ms, since_ms);
+            let mut of_pool = Vacant::default();
+            for (project, ms) in line.queued_ms.iter().filter(|(project, _)| may_see(project)) {
+                of_pool.queued_ms += part(*ms);
+                if by == By::Project {
+                    sums.entry(project.clone()).or_default().vacant.queued_ms += part(*ms);
+                }
+            }
+            if whole_fleet {
+                of_pool.quarantined_ms = part(line.quarantined_ms);
+                of_pool.fragmented_ms = part(line.fragmented_ms);
+            }
+            if by == By::Pool && !of_pool.is_nothing() {
+                // What waits for any pool is of none.
+                let pool = if line.pool.is_empty() { "(any)" } else { &line.pool };
+                sums.entry(pool.to_owned()).or_default().vacant.add(of_pool);
+            }
+            total.vacant.add(of_pool);
+        };
+        vacancies.since(since_ms, |line| add(&line))?;
+        vacant.iter().for_each(add);
         Ok::<_, crate::store::books::BooksError>((sums, total))
     });
     let (sums, total) = summed
         .await
         .map_err(|error| ApiError::internal("reading the books", &error))?
         .map_err(|error| ApiError::internal("reading the books", &error))?;
-    let mut rows: Vec<UsageRow> = sums.into_iter().map(|(key, sum)| sum.row(key)).collect();
+    let mut rows: Vec<UsageRow> = sums.into_iter().map(|(key, sum)| sum.row(key, by)).collect();
     rows.sort_by(|a, b| b.allocated_gpu_s.total_cmp(&a.allocated_gpu_s));
     let left_out = rows.len().saturating_sub(MAX_ROWS);
     rows.truncate(MAX_ROWS);
@@ -190,7 +254,7 @@ pub(super) async fn get_usage(
         since: wall_text(since_ms),
         until: wall_text(now.wall_ms),
         rows,
-        total: total.row("total".to_owned()),
+        total: total.row("total".to_owned(), if whole_fleet { By::Pool } else { by }),
         left_out,
     }))
 }

@@ -13,13 +13,13 @@ use utoipa::ToSchema;
 use super::auth::{HIDDEN, sees_values};
 use super::live::Number;
 use crate::board::{Board, JobSnapshot};
-use crate::core::checkpoints::TrainingCheckpoint;
+use crate::core::checkpoints::{Saved, TrainingCheckpoint};
 use crate::core::credential::Principal;
 use crate::core::gang::{End, EndHow, Gang, Member, Phase};
 use crate::core::job::{
     Attempt, Guest, Job, JobState, Launcher, OnDisconnect, Outcome, RayDriver, RayFacts, Transition,
 };
-use crate::training::{Progress, Shown};
+use crate::training::{Progress, Shown, SlowRank};
 
 pub(super) use node::{NodeFacts, NodeView};
 
@@ -108,11 +108,20 @@ pub struct JobView {
     pub checkpoint_directory: Option<String>,
     /// The newest training checkpoint of the attempt that is live, as far as is known.
     pub last_checkpoint: Option<CheckpointView>,
+    /// What there is in the checkpoint directory, as the agent of rank 0 said last.
+    pub saved: Option<SavedView>,
     /// How far the training is, as its log says; null when it says no steps, or nobody has read it
     /// since the coordinator started.
     pub progress: Option<ProgressView>,
     /// Since when a running training goes on no more.
     pub stalled: Option<String>,
+    /// What was said of that last: how it is quiet, and who of its processes is not where the others
+    /// are.
+    pub stalled_how: Option<String>,
+    /// Ranks that have been slower than the others for long.
+    pub stragglers: Vec<StragglerView>,
+    /// HELD: until when its gang is kept up for a person (`hold_on_failure`).
+    pub kept_up_until: Option<String>,
     /// Names of the nodes of the newest attempt.
     pub nodes: Vec<String>,
     /// Name of the node on which Ray placed its driver.
@@ -121,6 +130,29 @@ pub struct JobView {
     #[serde(flatten)]
     #[schema(value_type = JobDetail)]
     pub detail: Option<JobDetail>,
+}
+
+/// A rank that is slower than the others.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct StragglerView {
+    pub rank: u32,
+    /// Name of its node.
+    pub node: String,
+    /// RFC 3339.
+    pub since: String,
+    /// By what it is seen, in one sentence.
+    pub text: String,
+}
+
+impl StragglerView {
+    fn of(slow: &SlowRank) -> Self {
+        StragglerView {
+            rank: slow.rank,
+            node: slow.node.clone(),
+            since: time(slow.since),
+            text: slow.said.clone(),
+        }
+    }
 }
 
 /// A job that does not start until somebody releases it.
@@ -145,6 +177,64 @@ impl CheckpointView {
     fn of(checkpoint: &TrainingCheckpoint) -> Self {
         let age_s = Timestamp::now().ms_since(checkpoint.made) / 1000;
         CheckpointView { name: checkpoint.name.clone(), made: time(checkpoint.made), age_s }
+    }
+}
+
+/// The training checkpoints of a directory that are complete, and the room for more.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SavedView {
+    /// The newest one, of whichever attempt.
+    pub newest: Option<SavedCheckpointView>,
+    pub count: u32,
+    /// What all of them take.
+    pub bytes: u64,
+    /// Of the file system, as was seen last.
+    pub free_bytes: u64,
+    /// What the next one may take; 0 when nobody knows.
+    pub next_bytes: u64,
+    /// There is not room for many more.
+    pub is_low: bool,
+    /// Older ones that were removed to make room, since the agent began to look.
+    pub removed: u32,
+    /// The newest one of which there is an encrypted copy, as far as is known.
+    pub copied: Option<String>,
+    /// Why the last one was not copied.
+    pub copy_problem: Option<String>,
+}
+
+/// A training checkpoint that is complete.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SavedCheckpointView {
+    /// The name of its entry in the checkpoint directory.
+    pub name: String,
+    /// The number in its name, where that is the number of a step.
+    pub step: Option<u64>,
+    pub bytes: u64,
+    /// Since it was changed last.
+    pub age_s: u64,
+}
+
+impl SavedView {
+    fn of(saved: &Saved) -> Self {
+        let since_ms = Timestamp::now().ms_since(saved.at);
+        let newest = saved.word.newest.as_ref().map(|newest| SavedCheckpointView {
+            name: newest.name.clone(),
+            step: newest.step,
+            bytes: newest.bytes,
+            age_s: newest.age_ms.saturating_add(since_ms) / 1000,
+        });
+        let room = &saved.word.room;
+        SavedView {
+            newest,
+            count: saved.word.count,
+            bytes: saved.word.bytes,
+            free_bytes: room.free_bytes,
+            next_bytes: room.next_bytes,
+            is_low: room.is_low,
+            removed: room.removed,
+            copied: saved.word.copy.as_ref().and_then(|copy| copy.newest.clone()),
+            copy_problem: saved.word.copy.as_ref().and_then(|copy| copy.problem.clone()),
+        }
     }
 }
 
@@ -303,6 +393,13 @@ fn history(transitions: &[Transition]) -> Vec<TransitionView> {
     transitions.iter().map(view).collect()
 }
 
+/// By the wall clock, as it was when the hold began.
+fn kept_up_until(job: &Job) -> Option<u64> {
+    let held = job.running.filter(|_| job.state == JobState::Held)?;
+    let left_ms = job.request.hold_on_failure_ms?.saturating_sub(held.before_ms);
+    Some(held.since.wall_ms.saturating_add(left_ms))
+}
+
 impl JobView {
     /// The row of a list.
     pub(super) fn of(snapshot: &JobSnapshot, names: &Names) -> Self {
@@ -351,8 +448,12 @@ impl JobView {
             directory: request.job_directory.clone(),
             checkpoint_directory: request.checkpoint_directory.clone(),
             last_checkpoint: snapshot.checkpoint.as_ref().map(CheckpointView::of),
+            saved: snapshot.saved.as_ref().map(SavedView::of),
             progress: None,
+            kept_up_until: kept_up_until(job).map(wall_text),
             stalled: None,
+            stalled_how: None,
+            stragglers: Vec::new(),
             nodes,
             driver_node: driver_node(snapshot, names),
             detail: None,
@@ -442,7 +543,14 @@ impl JobView {
     /// Adds how far the training is.
     pub(super) fn with_progress(self, shown: &Shown, job: &Job) -> Self {
         let progress = shown.progress.as_ref().map(ProgressView::of);
-        JobView { progress, stalled: shown.stalled(job).map(time), ..self }
+        let stalled = shown.stalled(job);
+        JobView {
+            progress,
+            stalled: stalled.map(|stalled| time(stalled.since)),
+            stalled_how: stalled.map(|stalled| stalled.said.to_string()),
+            stragglers: shown.slow(job).iter().map(StragglerView::of).collect(),
+            ..self
+        }
     }
 
     /// Adds what the jobs on it use, when this is a cluster that stands.
@@ -596,7 +704,10 @@ impl EndView {
         let (exit_code, signal) = match end.how {
             EndHow::Exited { code } => (Some(code), None),
             EndHow::Signalled { signal } => (None, Some(signal)),
-            EndHow::Failed { .. } | EndHow::Refused { .. } | EndHow::Unfit { .. } => (None, None),
+            EndHow::Failed { .. }
+            | EndHow::Refused { .. }
+            | EndHow::Unfit { .. }
+            | EndHow::GivenUp { .. } => (None, None),
         };
         EndView {
             text: end.sentence(),

@@ -49,6 +49,11 @@ pub(super) struct WhyView {
     diagnosis: Option<Value>,
     /// What was done about it; empty while that is open.
     done: String,
+    /// Of a training that goes on no more: how it is quiet, and who of its processes is not where the
+    /// others are.
+    stalled: Option<String>,
+    /// Ranks of a running training that are slower than the others, one sentence each.
+    stragglers: Vec<String>,
     /// Every attempt of the job with its end, the oldest first.
     attempts: Vec<AttemptEnd>,
 }
@@ -101,6 +106,7 @@ pub(super) async fn why(
     let category = diagnosis.as_ref().and_then(|found| found.get("category")?.as_str());
     let title = category.map(|category| shared.api.examiner.title(category).to_owned());
     let ended = shown.as_ref().map(|attempt| AttemptEnd::of(attempt));
+    let training = shared.api.trainings.shown(&job.id);
     let shown = shown.as_deref();
     Ok(Json(WhyView {
         job: job.id.to_string(),
@@ -115,6 +121,8 @@ pub(super) async fn why(
         title,
         diagnosis,
         done: ended.map(|ended| ended.done).unwrap_or_default(),
+        stalled: training.stalled(&job).map(|stalled| stalled.said.to_string()),
+        stragglers: training.slow(&job).iter().map(|slow| slow.said.clone()).collect(),
         attempts,
     }))
 }

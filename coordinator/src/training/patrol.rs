@@ -1,20 +1,23 @@
 //! The round over all running jobs: reads what is new of their logs, looks at their GPUs where it is
 //! quiet, and tells the core who has stalled.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_common::ids::MemberId;
 use gangline_common::time::Timestamp;
 use gangline_training::{Gpu, Pattern, Policy, Signs, Verdict, Watch, pattern};
-use tokio::time::MissedTickBehavior;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Kept, Training, Trainings, whole, words};
+use super::{Kept, Stalled, Training, Trainings, capture, whole, words};
+use crate::agents::Agents;
 use crate::board::{Board, JobSnapshot};
 use crate::core::event::Event;
 use crate::core::gang::Gang;
 use crate::core::job::JobState;
 use crate::core::node::Reachability;
-use crate::core::stall::{StallKind, StallWord};
+use crate::core::stall::{HangAction, StallKind, StallWord};
 use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
 use crate::ingest::telemetry::{GPU, HOST, Record, Series, Telemetry};
@@ -23,6 +26,10 @@ use crate::ingest::telemetry::{GPU, HOST, Record, Series, Telemetry};
 const PAUSE: Duration = Duration::from_secs(1);
 /// The readings that are looked at: not more than are kept of every second.
 const WINDOW_MS: u64 = 110_000;
+/// Gangs that are looked into at a time; further ones wait for their turn. And beside those, gangs that
+/// have failed and whose scenes are kept: nobody waits for that.
+const CAPTURES: usize = 2;
+const KEEPS: usize = 2;
 
 /// What the round needs.
 pub struct Parts {
@@ -31,26 +38,43 @@ pub struct Parts {
     pub logs: Logs,
     pub telemetry: Telemetry,
     pub trainings: Trainings,
+    pub agents: Agents,
 }
 
 /// Goes round for as long as the driver lives.
 pub async fn run(parts: Parts) {
-    let parts = std::sync::Arc::new(parts);
+    let parts = Arc::new(parts);
+    let captures = Arc::new(Semaphore::new(CAPTURES));
+    let keeps = Arc::new(Semaphore::new(KEEPS));
     let mut ticks = tokio::time::interval(PAUSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let this = parts.clone();
-        let said = match tokio::task::spawn_blocking(move || this.round()).await {
-            Ok(said) => said,
+        let (said, held) = match tokio::task::spawn_blocking(move || this.round()).await {
+            Ok(seen) => seen,
             Err(error) => {
                 tracing::error!(%error, "a round over the trainings failed");
                 continue;
             }
         };
+        for gang in held {
+            let (agents, keeps) = (parts.agents.clone(), keeps.clone());
+            tokio::spawn(async move {
+                // Nobody closes it.
+                let _turn = keeps.acquire().await;
+                capture::keep(&agents, &gang).await;
+            });
+        }
         for word in said {
             tracing::info!(job = %word.job, kind = ?word.kind, text = word.text, "training");
-            if parts.driver.tell(Event::Stall(word)).await.is_err() {
+            if word.kind == StallKind::Hung && parts.wants_capture(&word) {
+                // One for each job that hangs, and those of one job come minutes apart.
+                let (this, captures) = (parts.clone(), captures.clone());
+                tokio::spawn(async move {
+                    this.tell_with_stacks(word, &captures).await;
+                });
+            } else if parts.driver.tell(Event::Stall(word)).await.is_err() {
                 return;
             }
         }
@@ -58,8 +82,40 @@ pub async fn run(parts: Parts) {
 }
 
 impl Parts {
-    fn round(&self) -> Vec<StallWord> {
-        let mut said = Vec::new();
+    fn wants_capture(&self, word: &StallWord) -> bool {
+        let job = self.board.job(&word.job);
+        job.is_some_and(|found| found.job.request.hang.action != HangAction::Notify)
+    }
+
+    /// Has the agents look into the gang first: what follows the word may be its end.
+    async fn tell_with_stacks(&self, mut word: StallWord, captures: &Semaphore) {
+        let until = Instant::now() + capture::LIMIT;
+        let Some(snapshot) = self.board.job(&word.job) else { return };
+        if let Some(gang) = &snapshot.gang
+            && snapshot.job.cluster.is_none()
+        {
+            let seen = match turn(captures, until).await {
+                Some(_turn) => capture::capture(&self.agents, &self.board, gang, until).await,
+                None => "no stacks: too many others hang".to_owned(),
+            };
+            tracing::info!(job = %word.job, seen, "training");
+            word.text = format!("{}; {seen}", word.text);
+        }
+        // It may have gone on meanwhile: then that was said, and nothing is done about it.
+        let kept = self.trainings.kept(&word.job);
+        match &mut whole(&kept.shown).stalled {
+            Some((attempt, stalled)) if *attempt == word.attempt => {
+                stalled.said = word.text.as_str().into();
+            }
+            Some(_) | None => return,
+        }
+        // Without a driver there is nobody who waits for it.
+        let _ = self.driver.tell(Event::Stall(word)).await;
+    }
+
+    /// What is to be said, and the gangs that have failed and are kept up since the last round.
+    fn round(&self) -> (Vec<StallWord>, Vec<Arc<Gang>>) {
+        let (mut said, mut held) = (Vec::new(), Vec::new());
         for job in self.board.jobs() {
             // What ends is looked at once more, and then no longer.
             let looks = match job.state {
@@ -70,40 +126,72 @@ impl Parts {
             let Some(snapshot) = looks.then(|| self.board.job(&job.id)).flatten() else { continue };
             let kept = self.trainings.kept(&job.id);
             said.extend(self.look(&kept, &snapshot, Timestamp::now()));
+            if snapshot.job.state == JobState::Held
+                && let Some(gang) = &snapshot.gang
+                && !std::mem::replace(&mut whole(&kept.training).kept_scenes, true)
+            {
+                held.push(gang.clone());
+            }
         }
         let board = &self.board;
         self.trainings.forget(|id| Some(!board.job(id)?.job.state.is_terminal()));
-        said
+        (said, held)
     }
 
-    fn look(&self, kept: &Kept, snapshot: &JobSnapshot, now: Timestamp) -> Option<StallWord> {
+    fn look(&self, kept: &Kept, snapshot: &JobSnapshot, now: Timestamp) -> Vec<StallWord> {
         let mut training = whole(&kept.training);
         // Another attempt has ended the watch over the one before.
         training.read(&self.logs, snapshot, self.trainings.started, now);
         whole(&kept.shown).follows = !snapshot.job.state.is_terminal();
-        let attempt = snapshot.attempts.last()?;
+        let Some(attempt) = snapshot.attempts.last() else { return Vec::new() };
         let runs = snapshot.job.state == JobState::Running && attempt.ended.is_none();
         if !runs {
             training.watch = None;
             self.trainings.show(kept, &training);
-            whole(&kept.shown).stalled = None;
-            return None;
+            let mut shown = whole(&kept.shown);
+            (shown.stalled, shown.slow) = (None, (0, Vec::new()));
+            return Vec::new();
         }
         let mut watch = training.watch.take().unwrap_or_else(|| Watch::new(now.boot_ms));
         let saved = snapshot.checkpoint.as_ref().map(|checkpoint| checkpoint.made.boot_ms);
         // A time of before a reboot wraps around; it is none of this watch.
         saved.filter(|at| *at <= now.boot_ms).into_iter().for_each(|at| watch.line(at));
         let word = self.judge(&mut watch, &training, snapshot, now);
-        let stalled = watch.stalled_since().map(|since| {
+        let since = watch.stalled_since().map(|since| {
             let ago_ms = now.boot_ms.saturating_sub(since);
             let wall_ms = now.wall_ms.saturating_sub(ago_ms);
-            (attempt.number, Timestamp { boot_ms: since, wall_ms })
+            Timestamp { boot_ms: since, wall_ms }
         });
         training.watch = Some(watch);
         self.trainings.show(kept, &training);
-        whole(&kept.shown).stalled = stalled;
-        let (kind, text) = word?;
-        Some(StallWord { job: snapshot.job.id.clone(), attempt: attempt.number, kind, text })
+        // All ranks of a training that waits for one are equally slow.
+        let compared = match since {
+            None => self.compare(&mut training, snapshot, now),
+            Some(_) => None,
+        };
+        let mut said = Vec::new();
+        let mut shown = whole(&kept.shown);
+        let before = shown.stalled.take().filter(|(number, _)| *number == attempt.number);
+        let before = before.map(|(_, stalled)| stalled.said);
+        let newest = word.as_ref().map(|(_, _, text)| text.as_str().into());
+        shown.stalled = since.map(|since| {
+            let said = newest.or(before).unwrap_or_default();
+            (attempt.number, Stalled { since, said })
+        });
+        if let Some((words, slow)) = compared {
+            said.extend(words);
+            shown.slow = (attempt.number, slow);
+        }
+        if let Some((kind, for_ms, text)) = word {
+            said.push(StallWord {
+                job: snapshot.job.id.clone(),
+                attempt: attempt.number,
+                kind,
+                for_ms,
+                text,
+            });
+        }
+        said
     }
 
     fn judge(
@@ -112,7 +200,7 @@ impl Parts {
         training: &Training,
         snapshot: &JobSnapshot,
         now: Timestamp,
-    ) -> Option<(StallKind, String)> {
+    ) -> Option<(StallKind, u64, String)> {
         let hang = snapshot.job.request.hang;
         let policy = Policy { warn_after_ms: hang.warn_after_ms, after_ms: hang.after_ms };
         let gang = snapshot.gang.as_deref()?;
@@ -131,13 +219,14 @@ impl Parts {
         Some(match watch.judge(&signs, &policy)? {
             Verdict::Stalled { quiet, for_ms } => {
                 let text = words::quiet(quiet, for_ms, progress, gpus, gpu_pattern);
-                (StallKind::Stalled, text)
+                (StallKind::Stalled, for_ms, text)
             }
             Verdict::Hung { quiet, for_ms } => {
-                (StallKind::Hung, words::quiet(quiet, for_ms, progress, gpus, gpu_pattern))
+                let text = words::quiet(quiet, for_ms, progress, gpus, gpu_pattern);
+                (StallKind::Hung, for_ms, text)
             }
             Verdict::Resumed { after_ms } => {
-                (StallKind::Resumed, words::resumed(after_ms, progress))
+                (StallKind::Resumed, after_ms, words::resumed(after_ms, progress))
             }
         })
     }
@@ -209,6 +298,28 @@ impl Parts {
     }
 }
 
-fn place(all: &[Series], name: &str) -> Option<usize> {
+/// A place among those that are looked into; `None` when there is none in time.
+async fn turn(captures: &Semaphore, until: Instant) -> Option<SemaphorePermit<'_>> {
+    // Nobody closes it.
+    tokio::time::timeout_at(until, captures.acquire()).await.ok()?.ok()
+}
+
+pub(super) fn place(all: &[Series], name: &str) -> Option<usize> {
     all.iter().position(|series| series.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_turn_past_the_limit() {
+        let captures = Semaphore::new(1);
+        // What is free is had at once, also when no time is left.
+        let first = turn(&captures, Instant::now()).await;
+        assert!(first.is_some());
+        assert!(turn(&captures, Instant::now()).await.is_none());
+        drop(first);
+        assert!(turn(&captures, Instant::now()).await.is_some());
+    }
 }

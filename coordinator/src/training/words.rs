@@ -1,6 +1,6 @@
 //! What is said of a training that has stalled, in words.
 
-use gangline_training::{Pattern, Quiet};
+use gangline_training::{Pattern, Quiet, Sign, Slow};
 
 use super::Progress;
 
@@ -45,6 +45,28 @@ pub(super) fn resumed(after_ms: u64, progress: Option<Progress>) -> String {
     format!("goes on after {}{}", time(after_ms), step.unwrap_or_default())
 }
 
+/// What tells that a rank is slower than the others.
+pub(super) fn slow(slow: &Slow, node: &str, gpu: Option<&str>, now_ms: u64) -> String {
+    let (value, usual, others) = (slow.value, slow.usual, slow.others);
+    let gpu = gpu.map(|gpu| format!(" of {gpu}")).unwrap_or_default();
+    let seen = match slow.sign {
+        Sign::StepTime => {
+            let (own, usual) = (value / 1000.0, usual / 1000.0);
+            format!("a step takes {own:.2} s, {usual:.2} s on the {others} others")
+        }
+        Sign::Clock => format!("the clock{gpu} is at {value:.0} MHz, {usual:.0} MHz on the others"),
+        Sign::Utilization => {
+            format!("the use{gpu} is {value:.0} %, {usual:.0} % on the {others} others")
+        }
+    };
+    let time = time(now_ms.saturating_sub(slow.since_ms));
+    format!("rank {} on {node} is slower than the others: {seen}, for {time}", slow.rank)
+}
+
+pub(super) fn no_longer_slow(rank: u32, node: &str) -> String {
+    format!("rank {rank} on {node} is no longer slower than the others")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +82,25 @@ mod tests {
         assert_eq!(
             quiet(Quiet::NoSteps, 600_000, None, 1, Pattern::Unknown),
             "no step for 10 min, only lines; its 1 GPUs were not read"
+        );
+        let step = Slow {
+            rank: 13,
+            sign: Sign::StepTime,
+            value: 2_914.0,
+            usual: 1_900.0,
+            others: 31,
+            since_ms: 1_000,
+        };
+        assert_eq!(
+            slow(&step, "gpu-0231", None, 241_000),
+            "rank 13 on gpu-0231 is slower than the others: a step takes 2.91 s, 1.90 s on the 31 \
+             others, for 4 min"
+        );
+        let clock = Slow { sign: Sign::Clock, value: 1200.4, usual: 1980.0, ..step };
+        assert_eq!(
+            slow(&clock, "a", Some("GPU-3"), 301_000),
+            "rank 13 on a is slower than the others: the clock of GPU-3 is at 1200 MHz, 1980 MHz on \
+             the others, for 5 min"
         );
         assert_eq!(resumed(3_600_000, Some(progress)), "goes on after 60 min, at step 84");
     }

@@ -19,14 +19,18 @@ pub(super) const AT_ONCE: usize = 100;
 
 /// Name and severity of what becomes an alert by itself. Lost nodes and standing conditions go on: see
 /// [`firing`].
-const NAMES: [(&str, &str, &str); 11] = [
+const NAMES: [(&str, &str, &str); 15] = [
     ("job.failed", "GanglineJobFailed", "warning"),
     ("job.timeout", "GanglineJobTimeout", "info"),
     ("job.interrupted", "GanglineJobInterrupted", "warning"),
+    ("job.held", "GanglineJobHeld", "warning"),
     ("job.node_lost", "GanglineJobNodeLost", "warning"),
     ("job.idle", "GanglineJobIdle", "warning"),
     ("job.stalled", "GanglineJobStalled", "warning"),
     ("job.hung", "GanglineJobHung", "critical"),
+    ("job.disk_low", "GanglineJobDiskLow", "warning"),
+    ("job.copy_failed", "GanglineJobCopyFailed", "warning"),
+    ("job.straggler", "GanglineJobStraggler", "warning"),
     ("node.revoked", "GanglineNodeRevoked", "warning"),
     ("node.released", "GanglineNodeReleased", "warning"),
     ("node.not_cordoned", "GanglineNodeNotCordoned", "critical"),

@@ -1,7 +1,7 @@
 //! Which files of an attempt a caller means, and where they are.
 
 use gangline_common::ids::{MemberId, MemberKey};
-use gangline_common::wire::scene::SCENE_FILE;
+use gangline_common::wire::scene::is_scene;
 
 use super::cursor::MAX_FILES;
 use super::{Source, Wanted, rest, source};
@@ -66,7 +66,7 @@ pub(super) fn entries(
         Entry { key, stored, node, ended }
     };
     let stored = logs.stored(&attempt.gang, attempt.epoch).into_iter();
-    let all = stored.filter(|stored| stored.file != SCENE_FILE).map(entry);
+    let all = stored.filter(|stored| !is_scene(&stored.file)).map(entry);
     // On a cluster a job has one file; the others are the cluster's and its other jobs'.
     let visible = |entry: &Entry| attempt.guest.is_none() || is(entry, &own);
     all.filter(visible).collect()

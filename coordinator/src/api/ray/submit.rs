@@ -42,7 +42,14 @@ pub(super) async fn submit_job(
         let tree = unpacked(&shared, &principal, &spec, &package).await?;
         spec.code = Some(CodeSpec::of_tree(tree.to_string(), None));
     }
-    let wish = Wish { spec, source: String::new(), id, idempotency: None, command: String::new() };
+    let wish = Wish {
+        spec,
+        source: String::new(),
+        id,
+        idempotency: None,
+        command: String::new(),
+        node_test: None,
+    };
     match submit(&shared, &principal, wish).await? {
         Submitted::Made { job, .. } => {
             Ok(Json(json!({ "job_id": job.as_str(), "submission_id": job.as_str() })))

@@ -8,6 +8,7 @@ use gangline_common::wire::v1::{CollectorSample, GpuSample, NodeSample, PortSamp
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::super::node_tests::NetworkTestView;
 use super::{MemberView, Names, TransitionView, history};
 use crate::board::NodeSnapshot;
 use crate::core::gang::{Gang, Member};
@@ -33,6 +34,8 @@ pub struct NodeView {
     pub conditions: Vec<ConditionView>,
     /// What cannot be seen from inside its container: neither healthy nor sick.
     pub blind: Vec<String>,
+    /// What attempts that failed here say against it: such nodes are taken last. Null for nothing.
+    pub doubt: Option<DoubtView>,
     pub cordon: Option<CordonView>,
     pub drain: Option<DrainView>,
     pub pool: Option<String>,
@@ -137,6 +140,19 @@ pub struct NodeDetail {
     /// Members of the jobs that the caller may see.
     #[schema(required = false)]
     pub members: Vec<NodeMemberView>,
+    /// What the newest check of the network says of it; null before the first.
+    pub network_test: Option<NetworkTestView>,
+}
+
+/// What is held against a node. It halves with each day, and with each attempt that ends well.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DoubtView {
+    /// 1 for one attempt that the node was found to have ended.
+    pub points: f64,
+    /// The newest thing that was held against it.
+    pub why: String,
+    /// When, or when it was last looked at; RFC 3339.
+    pub at: String,
 }
 
 /// Why a node takes no new work.
@@ -436,6 +452,7 @@ impl NodeFacts<'_> {
                 .collect(),
             versions: versions.iter().cloned().collect(),
             history: history(&node.history),
+            network_test: None,
             sampled: self.sample.map(|sample| wall_text(sample.wall_ms)),
             host: self.sample.map(host_view),
             telemetry: self.counts.map(|counts| TelemetryView {
@@ -476,6 +493,11 @@ impl NodeView {
             health: node.health_word(),
             conditions: node.health.conditions.iter().map(|c| ConditionView::of(node, c)).collect(),
             blind: node.health.blind.clone(),
+            doubt: node.doubt.as_ref().map(|doubt| DoubtView {
+                points: f64::from(doubt.at(facts.now)) / 1000.0,
+                why: doubt.why.clone(),
+                at: wall_text(doubt.at.wall_ms),
+            }),
             cordon: node
                 .cordon
                 .as_ref()
