@@ -42,6 +42,11 @@ pub struct Config {
     pub shared_root: Option<PathBuf>,
     pub sys_root: PathBuf,
     pub object_store_bytes: Option<u64>,
+    /// Where encrypted copies of training checkpoints go.
+    pub checkpoint_copies: Option<PathBuf>,
+    /// File with the key of these copies.
+    pub checkpoint_copy_key: Option<PathBuf>,
+    pub checkpoint_copy_bytes_per_s: u64,
     pub on_sigterm: OnSigterm,
     pub metrics: metrics::Options,
     /// Health rules that are shown and never acted on.
@@ -68,6 +73,9 @@ impl Default for Config {
             shared_root: None,
             sys_root: "/sys".into(),
             object_store_bytes: None,
+            checkpoint_copies: None,
+            checkpoint_copy_key: None,
+            checkpoint_copy_bytes_per_s: 200_000_000,
             on_sigterm: OnSigterm::Auto,
             metrics: metrics::Options::default(),
             health_trial: BTreeSet::new(),
@@ -205,6 +213,11 @@ impl Reader {
             shared_root: self.directory("shared_root"),
             sys_root: self.directory("sys_root").unwrap_or(default.sys_root),
             object_store_bytes: self.bytes("object_store_bytes"),
+            checkpoint_copies: self.directory("checkpoint_copies"),
+            checkpoint_copy_key: self.directory("checkpoint_copy_key"),
+            checkpoint_copy_bytes_per_s: self
+                .bytes("checkpoint_copy_bytes_per_s")
+                .unwrap_or(default.checkpoint_copy_bytes_per_s),
             on_sigterm: self
                 .text("on_sigterm", "write \"auto\", \"leave\" or \"stop\"", |text| match text {
                     "auto" => Ok(OnSigterm::Auto),

@@ -27,7 +27,7 @@ use crate::link::contact::ContactTime;
 use crate::meter::Meter;
 use crate::status::{Status, StatusFile};
 use crate::supervisor::{
-    LogSource, MemberPlan, Supervisor, SupervisorError, SupervisorEvent, TrainingCheckpoint,
+    LogSource, MemberPlan, Saved, Supervisor, SupervisorError, SupervisorEvent, TrainingCheckpoint,
 };
 use crate::tail::{TailMember, TailPlan};
 use crate::telemetry::Newest;
@@ -77,6 +77,10 @@ impl Outlook {
         let since_ms = now.boot_ms.saturating_sub(self.at_ms);
         for checkpoint in report.members.iter_mut().filter_map(|m| m.checkpoint.as_mut()) {
             checkpoint.age_ms = checkpoint.age_ms.saturating_add(since_ms);
+        }
+        let saved = report.members.iter_mut().filter_map(|member| member.saved.as_mut());
+        for newest in saved.filter_map(|saved| saved.newest.as_mut()) {
+            newest.age_ms = newest.age_ms.saturating_add(since_ms);
         }
         Some(report)
     }
@@ -157,6 +161,8 @@ pub struct Driver<M> {
     guests: BTreeMap<MemberKey, BTreeMap<String, GuestState>>,
     /// The newest training checkpoint of each incarnation whose rank 0 is here.
     checkpoints: BTreeMap<MemberKey, TrainingCheckpoint>,
+    /// What there is of training checkpoints in the directory of each.
+    saved: BTreeMap<MemberKey, Saved>,
     /// Incarnations that are to end because they failed: how things stand is kept first.
     failed: BTreeSet<(GangId, Epoch)>,
     meter: Meter,
@@ -181,6 +187,7 @@ impl<M: Members> Driver<M> {
             gangs: BTreeMap::new(),
             guests: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            saved: BTreeMap::new(),
             failed: BTreeSet::new(),
             meter: Meter::default(),
             shutdown: None,
@@ -306,6 +313,11 @@ impl<M: Members> Driver<M> {
             SupervisorEvent::CheckpointMade { key, checkpoint } => {
                 let (gang, epoch) = (key.gang.clone(), key.epoch);
                 self.checkpoints.insert(key, checkpoint);
+                self.step(Event::GangChanged { gang, epoch }, effects);
+            }
+            SupervisorEvent::SavedChanged { key, saved } => {
+                let (gang, epoch) = (key.gang.clone(), key.epoch);
+                self.saved.insert(key, saved);
                 self.step(Event::GangChanged { gang, epoch }, effects);
             }
         }
@@ -435,6 +447,7 @@ impl<M: Members> Driver<M> {
         let core = &self.core;
         self.ends.retain(|key, _| core.member(key).is_some());
         self.checkpoints.retain(|key, _| core.member(key).is_some());
+        self.saved.retain(|key, _| core.member(key).is_some());
         self.meter.retain(|key| core.member(key).is_some());
         self.gangs.retain(|(gang, epoch), _| core.knows(gang, *epoch));
         self.assignments.retain(|(gang, epoch), _| core.knows(gang, *epoch));
@@ -460,6 +473,7 @@ impl<M: Members> Driver<M> {
                 gangs: &self.gangs,
                 guests: &self.guests,
                 checkpoints: &self.checkpoints,
+                saved: &self.saved,
                 usage: self.meter.counts(),
             };
             let report = ready.then(|| Arc::new(node_report(&self.core, &known, at_ms)));

@@ -26,6 +26,7 @@ pub mod route;
 pub mod run;
 pub mod scene;
 pub mod shim;
+pub mod simulated;
 pub mod status;
 pub mod supervisor;
 pub mod tail;

@@ -43,6 +43,8 @@ enum Command {
     Status(StatusArguments),
     /// Examine the node: what works, what does not, what cannot be seen.
     Doctor(Doctor),
+    /// Make a training checkpoint of its encrypted copy again.
+    RestoreCopy(RestoreCopy),
     /// The process that members' shims are forked from.
     #[command(hide = true)]
     Nursery,
@@ -126,6 +128,17 @@ struct Doctor {
     json: bool,
 }
 
+#[derive(clap::Args)]
+struct RestoreCopy {
+    /// File with the key: checkpoint_copy_key of the agent that made the copy.
+    #[arg(long, value_name = "FILE")]
+    key_file: PathBuf,
+    /// The copy, such as /backup/gangline/j-7f3k2/global_step_40.glcopy.
+    copy: PathBuf,
+    /// Directory that the checkpoint appears in, under its own name.
+    into: PathBuf,
+}
+
 fn main() -> ExitCode {
     // The nursery and a helper have one thread and no runtime: what follows starts both.
     let mut words = std::env::args_os().skip(1);
@@ -140,6 +153,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run_agent(*arguments),
         Command::Status(arguments) => show_status(&arguments),
         Command::Doctor(arguments) => examine(&arguments),
+        Command::RestoreCopy(arguments) => restore_copy(&arguments),
         // Only reached with more words than they take.
         Command::Nursery => return shim::nursery::main(),
         Command::Helper => return supervisor::files::helper_main(),
@@ -218,6 +232,14 @@ fn show_status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     Ok(if finding.is_connected() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn restore_copy(arguments: &RestoreCopy) -> anyhow::Result<ExitCode> {
+    let RestoreCopy { key_file, copy, into } = arguments;
+    let name = supervisor::checkpoints::copy::restore(copy, key_file, into)
+        .with_context(|| format!("{} was not restored", copy.display()))?;
+    println!("{}", into.join(name).display());
+    Ok(ExitCode::SUCCESS)
 }
 
 fn examine(arguments: &Doctor) -> anyhow::Result<ExitCode> {

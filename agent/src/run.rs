@@ -11,7 +11,7 @@ use gangline_common::join_token::JoinToken;
 use gangline_common::random;
 use gangline_common::wire::v1::HealthCleared;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +32,7 @@ use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
 use crate::lock::{LockError, StateLock};
 use crate::metrics::NodePage;
 use crate::scene::history::History;
+use crate::supervisor::checkpoints::copy::CopyPlace;
 use crate::supervisor::{Supervisor, SupervisorConfig};
 use crate::tail::TailPlan;
 use crate::tail::member::Tails;
@@ -388,6 +389,16 @@ fn supervisor_config(
         readings,
         rdma_exclude: config.rdma_exclude.clone(),
         object_store_bytes: config.object_store_bytes,
+        copies: copies(config),
+    })
+}
+
+fn copies(config: &Config) -> Option<CopyPlace> {
+    Some(CopyPlace {
+        directory: config.checkpoint_copies.clone()?,
+        key_file: config.checkpoint_copy_key.clone()?,
+        bytes_per_s: config.checkpoint_copy_bytes_per_s,
+        turn: Arc::new(Semaphore::new(1)),
     })
 }
 

@@ -46,6 +46,8 @@ pub fn assignment(name: &str) -> Assignment {
         job_directory: None,
         checkpoint_directory: None,
         checkpoint_keep: None,
+        checkpoint_may_go: false,
+        checkpoint_copy: false,
         directories: Vec::new(),
         config_files: vec![],
         grace_ms: 9000,

@@ -15,7 +15,7 @@ use crate::core::assignment::{
     DesiredSet, Digest, GangOrder, Member, MemberOrder, Order, Phase, Refusal, RunOrder,
 };
 use crate::core::event::MemberChange;
-use crate::supervisor::TrainingCheckpoint;
+use crate::supervisor::{Saved, TrainingCheckpoint};
 
 /// Assignments by incarnation: what the core decides about without reading it.
 pub type Assignments = BTreeMap<(GangId, Epoch), Arc<Assignment>>;
@@ -109,6 +109,8 @@ pub struct Known<'a> {
     pub guests: &'a BTreeMap<MemberKey, BTreeMap<String, v1::GuestState>>,
     /// The newest training checkpoint of each incarnation whose rank 0 is here.
     pub checkpoints: &'a BTreeMap<MemberKey, TrainingCheckpoint>,
+    /// What there is of training checkpoints in the directory of each.
+    pub saved: &'a BTreeMap<MemberKey, Saved>,
     /// What was measured of the GPUs of members.
     pub usage: &'a BTreeMap<MemberKey, v1::UsageReport>,
 }
@@ -135,6 +137,7 @@ pub fn node_report(core: &Core, known: &Known<'_>, now_ms: u64) -> v1::NodeRepor
             state: member_state(member, known.ends.get(key)),
             guests: done(key),
             checkpoint: checkpoint(key),
+            saved: known.saved.get(key).map(|saved| saved.report_at(now_ms)),
             usage: known.usage.get(key).copied(),
         })
         .collect();

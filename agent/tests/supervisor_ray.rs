@@ -132,7 +132,9 @@ impl Gang {
                     self.states.insert(key.member, state);
                 }
                 SupervisorEvent::GangChanged { report } => self.report = Some(report),
-                SupervisorEvent::GuestChanged { .. } | SupervisorEvent::CheckpointMade { .. } => {}
+                SupervisorEvent::GuestChanged { .. }
+                | SupervisorEvent::CheckpointMade { .. }
+                | SupervisorEvent::SavedChanged { .. } => {}
             }
         }
         self.note(what);

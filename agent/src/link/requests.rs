@@ -8,7 +8,9 @@ use gangline_common::wire::request::AgentRequest;
 use tokio::task::JoinSet;
 
 use super::Channels;
-use crate::supervisor::checkpoints;
+use crate::simulated;
+use crate::supervisor::scene::Wanted;
+use crate::supervisor::{checkpoints, report};
 
 /// Answers until the connection ends; what is being answered then ends with it.
 pub(super) async fn serve(connection: &Connection, channels: &Channels) -> TransportError {
@@ -24,6 +26,7 @@ pub(super) async fn serve(connection: &Connection, channels: &Channels) -> Trans
             Err(error) => return error,
         };
         let (ray, page) = (channels.ray.clone(), channels.page.clone());
+        let gpus = channels.inventory.borrow().gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         let (scenes, nursery) = (channels.scenes.clone(), Arc::clone(&channels.nursery));
         answers.spawn(async move {
             let handle = |request| async move {
@@ -31,8 +34,16 @@ pub(super) async fn serve(connection: &Connection, channels: &Channels) -> Trans
                     AgentRequest::RayState(request) => ray.answer(&request).await,
                     AgentRequest::NodeMetrics => page.text().await,
                     AgentRequest::RayMetrics { key } => ray.exports.page(&key).await,
-                    AgentRequest::Stacks { key } => scenes.answer(&key, true).await,
-                    AgentRequest::Scene { key } => scenes.answer(&key, false).await,
+                    AgentRequest::Inject(fault) => simulated::inject(fault, gpus).await,
+                    AgentRequest::Stacks { key } => scenes.answer(&key, Wanted::Stacks).await,
+                    AgentRequest::Scene { key } => scenes.answer(&key, Wanted::All).await,
+                    AgentRequest::WriteReport { directory, attempt, text } => {
+                        report::write(&nursery, &directory, attempt, text).await
+                    }
+                    AgentRequest::KeepScene { key, hung } => {
+                        let wanted = if hung { Wanted::KeptHung } else { Wanted::KeptFailed };
+                        scenes.answer(&key, wanted).await
+                    }
                     AgentRequest::Checkpoints { directory } => {
                         checkpoints::answer(&nursery, &directory).await
                     }

@@ -1,8 +1,14 @@
-//! Watches where a job keeps its training checkpoints, for the newest one of this incarnation.
+//! Where a job keeps its training checkpoints: which entries are some, which are complete, how large
+//! they are, and which of them may go.
 //!
-//! The directory lies on a shared file system: a helper process looks (`files`), now and then, and
-//! never a second one while the first hangs. Frameworks do not say which entry is a checkpoint; the
-//! rules are in [`newest`].
+//! The directory lies on a shared file system, so everything here blocks and runs in a helper process
+//! (`files`). Frameworks do not say which entry is a checkpoint; the rules are in [`newest`].
+
+mod archive;
+pub mod copy;
+mod room;
+mod seal;
+pub(super) mod watch;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read};
@@ -11,29 +17,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_common::ids::MemberId;
-use gangline_common::time::Timestamp;
 use gangline_common::wire::checkpoint::ListedCheckpoint;
 use gangline_common::wire::request::{FailureReason, RequestFailure};
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
 
+pub use self::room::{Look, Survey, look, survey};
 use super::births::Nursery;
-use super::files::{self, FilesError, Request, Task};
-use super::process::{self, ProcessId};
-use super::{MemberPlan, SupervisorEvent, TrainingCheckpoint};
+use super::files::{self, Request, Task};
 
-/// Longest pause between two looks; they begin closer together.
-const LOOK_EVERY: Duration = Duration::from_secs(30);
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// A look that takes longer is given up.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(20);
-/// The same, of a look that somebody waits for: less than a question of the coordinator.
+/// A look that somebody waits for is given up after so long: less than a question of the coordinator.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
-/// A removal that takes longer is given up; the next one goes on with it.
-const REMOVE_TIMEOUT: Duration = Duration::from_secs(300);
-/// File systems tell times only so finely, in milliseconds.
-const TIME_GRAIN_MS: u64 = 1_000;
 /// Entries of the directory that one look considers; further ones are not seen.
 const ENTRY_LIMIT: usize = 10_000;
 /// Longest content of a file that names the newest checkpoint, in bytes.
@@ -235,40 +228,70 @@ fn counts_steps(series: &str) -> bool {
     ["step", "steps", "iter", "iteration", "epoch", "checkpoint", "ckpt"].contains(&word)
 }
 
-/// Removes what is surplus, oldest first, and returns the names of what is gone. Blocks for as long as
-/// the file system does. What goes is first given another name, so that a removal that is cut off
-/// leaves nothing that looks like a training checkpoint.
+/// Removes what is surplus but the one that is being copied, oldest first, and adds the names of what is
+/// gone to `gone`. Blocks for as long as the file system does. A removal that is cut off leaves nothing
+/// that looks like a training checkpoint.
 ///
 /// Errors when the directory cannot be read, or something of it cannot be removed.
-pub fn retain(directory: &Path, keep: u32, now_ms: u64) -> io::Result<Vec<String>> {
+fn retain(
+    directory: &Path,
+    keep: u32,
+    copying: Option<&str>,
+    now_ms: u64,
+    gone: &mut Vec<String>,
+) -> io::Result<()> {
+    let keep = keep.max(fewest(directory)?);
+    let mut names = surplus(&list(directory, now_ms)?, keep);
+    names.retain(|name| Some(name.as_str()) != copying);
+    for name in names.iter().take(REMOVALS) {
+        remove_checkpoint(directory, name, gone)?;
+    }
+    Ok(())
+}
+
+/// Removes what removals that were cut off have left.
+fn sweep(directory: &Path) -> io::Result<()> {
     for left in fs::read_dir(directory)?.take(ENTRY_LIMIT).flatten() {
         if left.file_name().to_string_lossy().starts_with(REMOVED) {
             remove(&left.path())?;
         }
     }
-    let mut gone = Vec::new();
-    let mut has_pointer = false;
+    Ok(())
+}
+
+/// So many stay at least. Without a word of the framework the newest one may be incomplete after all:
+/// then it is two.
+fn fewest(directory: &Path) -> io::Result<u32> {
     for pointer in POINTERS {
-        has_pointer |= by_pointer(directory, pointer)?.is_some();
-    }
-    // Without a word of the framework the newest one may be incomplete after all: another one stays.
-    let keep = if has_pointer { keep } else { keep.max(2) };
-    for name in surplus(&list(directory, now_ms)?, keep).into_iter().take(REMOVALS) {
-        // A file may be one of many that make a checkpoint together.
-        let kind = fs::symlink_metadata(directory.join(&name));
-        if !kind.is_ok_and(|kind| kind.is_dir()) {
-            continue;
+        if by_pointer(directory, pointer)?.is_some() {
+            return Ok(1);
         }
-        let aside = directory.join(format!("{REMOVED}{name}"));
-        match fs::rename(directory.join(&name), &aside) {
-            // The job has removed it itself.
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            renamed => renamed?,
-        }
-        remove(&aside)?;
-        gone.push(name);
     }
-    Ok(gone)
+    Ok(2)
+}
+
+/// Removes one that is a directory; whether it did. What goes is first given another name, and is in
+/// `gone` from then on.
+fn remove_checkpoint(directory: &Path, name: &str, gone: &mut Vec<String>) -> io::Result<bool> {
+    // A file may be one of many that make a checkpoint together.
+    let kind = fs::symlink_metadata(directory.join(name));
+    if !kind.is_ok_and(|kind| kind.is_dir()) {
+        return Ok(false);
+    }
+    let aside = directory.join(format!("{REMOVED}{name}"));
+    match fs::rename(directory.join(name), &aside) {
+        // The job has removed it itself.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        renamed => renamed?,
+    }
+    gone.push(name.to_owned());
+    remove(&aside)?;
+    Ok(true)
+}
+
+/// The step that a name says, where its number is one of a step.
+fn step_of(name: &str) -> Option<u64> {
+    numbered(name).filter(|(series, _)| counts_steps(series)).map(|(_, number)| number)
 }
 
 /// Removes a file, a link, or a directory with everything in it; no link is followed.
@@ -329,139 +352,10 @@ pub async fn answer(nursery: &Arc<Nursery>, directory: &str) -> Result<Vec<u8>, 
     serde_json::to_vec(&listed).map_err(|error| failure(error.to_string()))
 }
 
-/// The watch over one member; ends with it.
-pub(super) struct CheckpointsTask(tokio::task::JoinHandle<()>);
-
-impl Drop for CheckpointsTask {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// What is known between two looks.
-#[derive(Debug, Default)]
-struct Known {
-    newest: Option<Entry>,
-    /// Boot-clock time of the last look that succeeded, in milliseconds.
-    looked_ms: Option<u64>,
-    hanging: Option<ProcessId>,
-}
-
-impl Known {
-    /// No helper hangs in the file system.
-    fn is_free(&self) -> bool {
-        !self.hanging.is_some_and(process::lives)
-    }
-
-    /// When, on this machine's boot clock, an entry that was found now was made; `None` for one that
-    /// was known.
-    fn made_ms(&mut self, found: &Entry, now: Timestamp) -> Option<u64> {
-        if self.newest.as_ref() == Some(found) {
-            return None;
-        }
-        self.newest = Some(found.clone());
-        let age_ms = now.wall_ms.saturating_sub(found.modified_ms);
-        // What was not there at the last look is younger, whatever the clock of the file system says.
-        Some(now.boot_ms.saturating_sub(age_ms).max(self.looked_ms.unwrap_or(0)))
-    }
-}
-
-/// Begins to watch for rank 0, whose main process is `main`; `None` where there is nothing to watch.
-pub(super) fn watch(
-    plan: &MemberPlan,
-    main: ProcessId,
-    nursery: Arc<Nursery>,
-    events: mpsc::Sender<SupervisorEvent>,
-) -> Option<CheckpointsTask> {
-    let directory = PathBuf::from(plan.assignment.checkpoint_directory.as_ref()?);
-    if plan.key.member != MemberId::Rank(0) {
-        return None;
-    }
-    let began_ms = main.started_ms().saturating_sub(TIME_GRAIN_MS);
-    let task = look_again_and_again(plan.clone(), directory, began_ms, nursery, events);
-    Some(CheckpointsTask(tokio::spawn(task)))
-}
-
-async fn look_again_and_again(
-    plan: MemberPlan,
-    directory: PathBuf,
-    began_ms: u64,
-    nursery: Arc<Nursery>,
-    events: mpsc::Sender<SupervisorEvent>,
-) {
-    let request =
-        Request { run_as: plan.assignment.run_as, task: Task::NewestCheckpoint(directory.clone()) };
-    let mut known = Known::default();
-    let mut pause = FIRST_PAUSE;
-    loop {
-        if known.is_free() {
-            known.hanging = None;
-            let asked_ms = Timestamp::now().boot_ms;
-            match files::ask_helper::<Entry>(&nursery, &request, LOOK_TIMEOUT).await {
-                Ok(found) => {
-                    let made_ms = found.and_then(|found| {
-                        let made_ms = known.made_ms(&found, Timestamp::now())?;
-                        Some((found.name, made_ms))
-                    });
-                    known.looked_ms = Some(asked_ms);
-                    // One of an earlier incarnation says nothing about the work of this one.
-                    if let Some((name, made_ms)) = made_ms.filter(|(_, ms)| *ms >= began_ms) {
-                        let checkpoint = TrainingCheckpoint { name, made_ms };
-                        let key = plan.key.clone();
-                        let event = SupervisorEvent::CheckpointMade { key, checkpoint };
-                        if events.send(event).await.is_err() {
-                            // The agent is ending; the next one looks again.
-                            return;
-                        }
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(key = %plan.key, %error, "no look at the training checkpoints");
-                    if let FilesError::TimedOut { helper, .. } = error {
-                        known.hanging = helper;
-                    }
-                }
-            }
-        }
-        if let Some(keep) = plan.assignment.checkpoint_keep
-            && known.is_free()
-        {
-            known.hanging = remove_surplus(&plan, &directory, keep, &nursery).await;
-        }
-        tokio::time::sleep(pause).await;
-        pause = LOOK_EVERY.min(pause * 2);
-    }
-}
-
-/// Has the oldest training checkpoints removed. Returns the helper that hangs, if it does.
-async fn remove_surplus(
-    plan: &MemberPlan,
-    directory: &Path,
-    keep: u32,
-    nursery: &Arc<Nursery>,
-) -> Option<ProcessId> {
-    let task = Task::RetainCheckpoints { directory: directory.to_owned(), keep };
-    let request = Request { run_as: plan.assignment.run_as, task };
-    match files::ask_helper::<Vec<String>>(nursery, &request, REMOVE_TIMEOUT).await {
-        Ok(gone) => {
-            for name in gone.unwrap_or_default() {
-                tracing::info!(key = %plan.key, name, keep, "an old training checkpoint was removed");
-            }
-            None
-        }
-        Err(error) => {
-            tracing::warn!(key = %plan.key, %error, "old training checkpoints stay");
-            match error {
-                FilesError::TimedOut { helper, .. } => helper,
-                _ => None,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gangline_common::time::Timestamp;
     use std::fs::{File, FileTimes};
     use std::time::SystemTime;
 
@@ -536,23 +430,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn clocks_of_file_systems_make_no_checkpoint_older_than_the_look_that_did_not_see_it() {
-        let mut known = Known::default();
-        let at = |boot_ms, wall_ms| Timestamp { boot_ms, wall_ms };
-        let found = |modified_ms| Entry { name: "a".to_owned(), modified_ms };
-        // An agent that has just started has only the clocks.
-        assert_eq!(known.made_ms(&found(9_000), at(5_000, 10_000)), Some(4_000));
-        known.looked_ms = Some(5_000);
-        assert_eq!(known.made_ms(&found(9_000), at(35_000, 40_000)), None);
-        known.looked_ms = Some(35_000);
-        // Written again under its name, on a server whose clock is slow, then fast.
-        assert_eq!(known.made_ms(&found(12_000), at(65_000, 70_000)), Some(35_000));
-        assert_eq!(known.made_ms(&found(99_000), at(66_000, 71_000)), Some(66_000));
-        assert_eq!(known.made_ms(&found(60_000), at(66_000, 71_000)), Some(55_000));
-    }
-
     const HOUR_MS: u64 = 3_600_000;
+
+    fn retain(directory: &Path, keep: u32, now_ms: u64) -> io::Result<Vec<String>> {
+        let mut gone = Vec::new();
+        super::retain(directory, keep, None, now_ms, &mut gone).map(|()| gone)
+    }
 
     fn names(list: &[ListedCheckpoint], of: impl Fn(&ListedCheckpoint) -> bool) -> Vec<&str> {
         list.iter().filter(|entry| of(entry)).map(|entry| entry.name.as_str()).collect()
@@ -636,8 +519,6 @@ mod tests {
         fs::write(root.path().join("step_3/model.pt"), "x").unwrap();
         let now_ms = Timestamp::now().wall_ms;
         assert_eq!(retain(root.path(), 1, now_ms).unwrap(), [""; 0]);
-        // What an earlier removal left behind goes in any case.
-        fs::create_dir(root.path().join(format!("{REMOVED}step_0"))).unwrap();
         assert_eq!(retain(root.path(), 1, now_ms + HOUR_MS).unwrap(), ["step_1"]);
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2);
     }

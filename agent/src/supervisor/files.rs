@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,12 +22,14 @@ use tokio::net::UnixStream;
 
 use super::births::Nursery;
 use super::checkpoints;
+use super::checkpoints::copy::{self, CopyOrder};
+use super::curves::{self, EventFiles};
 use super::process::{self, ProcessId};
 use crate::collectors::shared;
 use crate::scene::{self, Subject};
 use crate::tail::remote::{self, Following};
 use gangline_common::time::Timestamp;
-use gangline_common::wire::scene::SCENE_FILE;
+use gangline_common::wire::scene::{HUNG_SCENE_FILE, SCENE_FILE};
 use gangline_common::wire::v1::Assignment;
 
 /// Largest request that a helper reads, in bytes.
@@ -35,6 +38,8 @@ const REQUEST_BYTES: u64 = 16 << 20;
 const ANSWER_BYTES: u64 = 4 << 10;
 const SCENE_ANSWER_BYTES: u64 = 16 << 20;
 const LIST_ANSWER_BYTES: u64 = 2 << 20;
+const SURVEY_ANSWER_BYTES: u64 = 64 << 10;
+const EVENTS_ANSWER_BYTES: u64 = 32 << 20;
 /// Symbolic links are not followed when a log is opened for copying: jobs can make them.
 const NO_FOLLOW: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
@@ -64,17 +69,30 @@ pub struct Request {
 #[serde(rename_all = "snake_case")]
 pub enum Task {
     CarryOut(Vec<Operation>),
-    /// Find the newest training checkpoint in a directory.
-    NewestCheckpoint(PathBuf),
+    /// Find the newest training checkpoint in a directory, and its free space.
+    LookAtCheckpoints(PathBuf),
     /// Follow files, for as long as there are commands (`crate::tail::remote`).
     Follow(Following),
     /// List the training checkpoints of a directory.
     ListCheckpoints(PathBuf),
-    /// Remove the oldest training checkpoints of a directory but so many.
-    RetainCheckpoints {
+    /// Look at all training checkpoints of a directory, and remove the oldest that are not to stay.
+    SurveyCheckpoints {
         directory: PathBuf,
-        keep: u32,
+        keep: Option<u32>,
+        make_room: bool,
+        /// The one that is being copied, which stays.
+        copying: Option<String>,
     },
+    /// Copy a training checkpoint, encrypted, to another place; the answer is a copy without a name.
+    CopyCheckpoint(CopyOrder),
+    /// Give such a copy its name, and remove those of lower steps but so many.
+    NameCopy {
+        order: CopyOrder,
+        unfinished: PathBuf,
+        keep: Option<u32>,
+    },
+    /// Read the scalars of TensorBoard's event files that are new.
+    ReadEvents(EventFiles),
     /// Take down how things stand with a member.
     TakeScene(Box<Subject>),
     /// Write, read and remove this file, to see whether its file system works.
@@ -256,9 +274,10 @@ pub fn helper_main() -> ExitCode {
             opened.into_iter().try_for_each(carry_out)?;
             found(&None::<()>)
         }
-        Task::NewestCheckpoint(directory) => {
+        Task::LookAtCheckpoints(directory) => {
             request.become_user()?;
-            found(&checkpoints::newest(directory).map_err(io_error("look into", directory))?)
+            let looked = checkpoints::look(directory);
+            found(&Some(looked.map_err(io_error("look into", directory))?))
         }
         Task::Follow(following) => {
             request.become_user()?;
@@ -271,10 +290,32 @@ pub fn helper_main() -> ExitCode {
             let listed = checkpoints::list(directory, now_ms);
             found(&Some(listed.map_err(io_error("look into", directory))?))
         }
-        Task::RetainCheckpoints { directory, keep } => {
+        Task::SurveyCheckpoints { directory, keep, make_room, copying } => {
             request.become_user()?;
-            let gone = checkpoints::retain(directory, *keep, Timestamp::now().wall_ms);
-            found(&Some(gone.map_err(io_error("remove training checkpoints in", directory))?))
+            let now_ms = Timestamp::now().wall_ms;
+            let survey =
+                checkpoints::survey(directory, *keep, *make_room, copying.as_deref(), now_ms);
+            found(&Some(survey.map_err(io_error("look into", directory))?))
+        }
+        Task::CopyCheckpoint(order) => {
+            let error = |source| io_error("copy", &order.directory.join(&order.name))(source);
+            let Some(begun) =
+                copy::begin(order).map_err(io_error("begin a copy in", &order.into))?
+            else {
+                return found(&None::<()>);
+            };
+            request.become_user()?;
+            found(&Some(begun.fill(is_awaited).map_err(error)?))
+        }
+        Task::NameCopy { order, unfinished, keep } => {
+            let named = copy::finish(order, unfinished, *keep);
+            named.map_err(io_error("finish a copy in", &order.into))?;
+            found(&None::<()>)
+        }
+        Task::ReadEvents(asked) => {
+            request.become_user()?;
+            let read = curves::read(asked);
+            found(&Some(read.map_err(io_error("look into", &asked.directory))?))
         }
         Task::TakeScene(subject) => {
             let scene = scene::take(subject);
@@ -300,6 +341,18 @@ pub fn helper_main() -> ExitCode {
 
 fn found(answer: &impl Serialize) -> Result<String, FilesError> {
     serde_json::to_string(answer).map_err(|error| FilesError::Helper(error.into()))
+}
+
+/// Whether somebody still waits for the helper's answer.
+fn is_awaited() -> bool {
+    let output = io::stdout();
+    let mut looked = [PollFd::new(&output, PollFlags::empty())];
+    let gone = PollFlags::HUP | PollFlags::ERR;
+    match poll(&mut looked, Some(&Timespec::default())) {
+        Ok(_) => !looked.iter().any(|fd| fd.revents().intersects(gone)),
+        // Nothing is known: the answer will show it.
+        Err(_) => true,
+    }
 }
 
 fn read_request() -> Result<Request, FilesError> {
@@ -376,19 +429,28 @@ impl Request {
     fn answer_bytes(&self) -> u64 {
         match self.task {
             Task::TakeScene(_) => SCENE_ANSWER_BYTES,
-            Task::ListCheckpoints(_) | Task::RetainCheckpoints { .. } => LIST_ANSWER_BYTES,
-            Task::CarryOut(_) | Task::NewestCheckpoint(_) | Task::Follow(_) | Task::TryOut(_) => {
-                ANSWER_BYTES
-            }
+            Task::ListCheckpoints(_) => LIST_ANSWER_BYTES,
+            Task::SurveyCheckpoints { .. } => SURVEY_ANSWER_BYTES,
+            Task::ReadEvents(_) => EVENTS_ANSWER_BYTES,
+            Task::CarryOut(_)
+            | Task::LookAtCheckpoints(_)
+            | Task::CopyCheckpoint(_)
+            | Task::NameCopy { .. }
+            | Task::Follow(_)
+            | Task::TryOut(_) => ANSWER_BYTES,
         }
     }
 
     fn first_target(&self) -> PathBuf {
         let operations = match &self.task {
             Task::CarryOut(operations) => operations,
-            Task::NewestCheckpoint(path) | Task::TryOut(path) => return path.clone(),
+            Task::LookAtCheckpoints(path) | Task::TryOut(path) => return path.clone(),
+            Task::CopyCheckpoint(order) | Task::NameCopy { order, .. } => {
+                return order.into.clone();
+            }
+            Task::ReadEvents(asked) => return asked.directory.clone(),
             Task::Follow(_) => return PathBuf::new(),
-            Task::ListCheckpoints(directory) | Task::RetainCheckpoints { directory, .. } => {
+            Task::ListCheckpoints(directory) | Task::SurveyCheckpoints { directory, .. } => {
                 return directory.clone();
             }
             Task::TakeScene(_) => return PathBuf::from("/proc"),
@@ -415,12 +477,18 @@ pub struct LogCopy {
 }
 
 impl LogCopy {
-    /// Where a scene goes: `<job directory>/bundle/attempt-<n>`, and the file in it.
-    fn scene(&self) -> Option<(PathBuf, PathBuf)> {
+    /// Where a scene goes: `<job directory>/bundle/attempt-<n>`, and the file in it. `None` for a log
+    /// that is none.
+    fn scene(&self, log: &str) -> Option<(PathBuf, PathBuf)> {
+        let kind = match log {
+            SCENE_FILE => "",
+            HUNG_SCENE_FILE => "-hung",
+            _ => return None,
+        };
         let attempt = self.directory.file_name()?;
         let job = self.directory.parent()?.parent()?;
         let directory = job.join("bundle").join(attempt);
-        let file = directory.join(format!("{}.json", self.member));
+        let file = directory.join(format!("{}{kind}.json", self.member));
         Some((directory, file))
     }
 }
@@ -445,8 +513,7 @@ pub async fn copy_logs(
     let drivers = logs.iter().filter(|(file, _)| file.starts_with("driver-")).count();
     let mut operations = vec![Operation::MakeDirectory { path: copy.directory.clone() }];
     for (file, from) in logs {
-        if file == SCENE_FILE {
-            let Some((directory, to)) = copy.scene() else { continue };
+        if let Some((directory, to)) = copy.scene(file) {
             operations.push(Operation::MakeDirectory { path: directory });
             operations.push(Operation::CopyNew { from: from.clone(), to });
             continue;

@@ -26,6 +26,7 @@ fn config() -> SupervisorConfig {
         readings: tokio::sync::watch::channel(None).1,
         ray_env: vec![("RAY_health_check_period_ms".to_owned(), "500".to_owned())],
         object_store_bytes: None,
+        copies: None,
     }
 }
 
@@ -66,6 +67,8 @@ fn plan(launcher: Launcher, member: MemberId) -> MemberPlan {
         job_directory: Some("/shared/jobs/job-1".to_owned()),
         checkpoint_directory: Some("/shared/jobs/job-1/checkpoints".to_owned()),
         checkpoint_keep: None,
+        checkpoint_may_go: false,
+        checkpoint_copy: false,
         directories: Vec::new(),
         config_files: vec![("job.yaml".to_owned(), "run: x".to_owned())],
         grace_ms: 30_000,

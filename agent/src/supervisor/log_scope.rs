@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use gangline_common::ids::MemberId;
 use gangline_common::wire::v1::Launcher;
@@ -9,12 +10,14 @@ use gangline_common::wire::v1::Launcher;
 use super::births::Nursery;
 use super::spool::Spool;
 use super::{MemberPlan, command, files};
-use crate::tail::files::FilesScope;
+use crate::tail::files::{FilesScope, NAMED_PATIENCE, OTHER_DELAY, OTHER_PATIENCE};
 use crate::tail::member::Scope;
 use crate::tail::place::Place;
 
 /// Parts of a job's directory that Gangline itself writes.
 const OUR_PARTS: [&str; 2] = ["logs", "config"];
+/// Names the file that verl's file logger writes.
+const METRICS_VARIABLE: &str = "VERL_FILE_LOGGER_PATH";
 
 pub(super) fn of(plan: &MemberPlan, spool: &Spool, nursery: &Arc<Nursery>) -> Scope {
     let assignment = &plan.assignment;
@@ -23,24 +26,44 @@ pub(super) fn of(plan: &MemberPlan, spool: &Spool, nursery: &Arc<Nursery>) -> Sc
     let roots = roots(plan, spool);
     let directory = assignment.job_directory.as_ref().map(Path::new);
     let ours = directory.map(|directory| OUR_PARTS.map(|part| directory.join(part)));
+    let also: Vec<PathBuf> = metrics_file(plan, &roots).into_iter().collect();
+    let has_named = !patterns.is_empty();
+    let follows = has_named || !also.is_empty();
     let place = Place::Files {
         roots: roots.clone(),
         except: ours.into_iter().flatten().collect(),
-        patterns: patterns.clone(),
+        patterns,
+        also,
         since_s: 0,
     };
-    let files = FilesScope { place, run_as: assignment.run_as, nursery: Arc::clone(nursery) };
+    let files = FilesScope {
+        place,
+        run_as: assignment.run_as,
+        nursery: Arc::clone(nursery),
+        delay: if has_named { Duration::ZERO } else { OTHER_DELAY },
+        patience: if has_named { NAMED_PATIENCE } else { OTHER_PATIENCE },
+    };
     Scope {
         spool: spool.directory.clone(),
         ray: starts_ray.then(|| spool.places.temp.clone()),
         owner: assignment.run_as.map(|(uid, _)| uid),
-        files: (!patterns.is_empty() && !roots.is_empty()).then_some(files),
+        files: (follows && !roots.is_empty()).then_some(files),
         budget: assignment.log_bytes,
     }
 }
 
+/// The file of verl's metrics, where rank 0 can look for it: it lies in a directory of ours, and is read
+/// for steps.
+fn metrics_file(plan: &MemberPlan, roots: &[PathBuf]) -> Option<PathBuf> {
+    let mut set = plan.assignment.env.iter().rev();
+    let (_, path) = set.find(|(name, _)| name == METRICS_VARIABLE)?;
+    let path = PathBuf::from(path);
+    let inside = roots.iter().any(|root| path.starts_with(root));
+    (plan.key.member == MemberId::Rank(0) && inside).then_some(path)
+}
+
 /// Where files of the job are looked for: what all nodes share is rank 0's to look at.
-fn roots(plan: &MemberPlan, spool: &Spool) -> Vec<PathBuf> {
+pub(super) fn roots(plan: &MemberPlan, spool: &Spool) -> Vec<PathBuf> {
     let MemberId::Rank(rank) = plan.key.member else { return Vec::new() };
     let shared = files::shared_root(&plan.assignment);
     let cwd = command::working_directory(plan, &spool.places);

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gangline_common::ids::{ATTEMPT_MARK_VARIABLE, MARK_VARIABLE, MemberId};
+use gangline_common::time::Timestamp;
 use gangline_common::wire::scene::Occasion;
 use gangline_common::wire::v1::{
     Assignment, Ended, EndedHow, Launcher, MemberState, OnDisconnect, Refusal,
@@ -16,10 +17,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::births::Nursery;
-use super::checkpoints::{self, CheckpointsTask};
+use super::checkpoints::watch::{self as checkpoints, CheckpointsTask};
 use super::command::{self, HostFacts};
+use super::curves::CurvesTask;
 use super::fence;
 use super::guests::Guests;
+use super::log_scope;
 use super::orphans;
 use super::ports::{self, FixedPort};
 use super::process::{self, ProcessId};
@@ -101,6 +104,7 @@ struct Progress {
     ray: Option<RayWatchTask>,
     guests: Option<GuestsTask>,
     checkpoints: Option<CheckpointsTask>,
+    curves: Option<CurvesTask>,
     exported: Option<Exported>,
 }
 
@@ -114,6 +118,7 @@ impl Default for Progress {
             ray: None,
             guests: None,
             checkpoints: None,
+            curves: None,
             exported: None,
         }
     }
@@ -406,9 +411,11 @@ impl Member {
         if self.progress.main.replace(main).is_some() {
             return;
         }
+        self.begin_curves(main);
         self.say(MemberState::Running { pid: main.pid }).await;
         let (nursery, events) = (Arc::clone(&self.nursery), self.events.clone());
-        self.progress.checkpoints = checkpoints::watch(&self.plan, main, nursery, events);
+        let copies = self.config.copies.clone();
+        self.progress.checkpoints = checkpoints::watch(&self.plan, main, copies, nursery, events);
         if self.plan.assignment.launcher != Launcher::Ray {
             return;
         }
@@ -446,6 +453,16 @@ impl Member {
                 tracing::error!(key = %self.plan.key, %error, "the Ray cluster cannot be watched");
             }
         }
+    }
+
+    fn begin_curves(&mut self, main: ProcessId) {
+        let now = Timestamp::now();
+        let ran_ms = now.boot_ms.saturating_sub(main.started_ms());
+        let began_ms = now.wall_ms.saturating_sub(ran_ms);
+        let roots = log_scope::roots(&self.plan, &self.spool);
+        let spool = &self.spool.directory;
+        self.progress.curves =
+            CurvesTask::begin(&self.plan, began_ms, &roots, spool, &self.nursery);
     }
 
     /// Lets the coordinator ask the cluster.
@@ -490,6 +507,9 @@ impl Member {
         if !asked && record.how != (How::Exited { code: 0 }) {
             // What Ray's services wrote goes with the temp dir.
             self.witness.keep(Occasion::Ended).await;
+        }
+        if let Some(curves) = self.progress.curves.take() {
+            curves.finish().await;
         }
         let spool = Arc::clone(&self.spool);
         let (key, tail) = (self.plan.key.clone(), Arc::clone(&self.tail));

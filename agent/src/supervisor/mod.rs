@@ -8,6 +8,7 @@ pub mod checkpoints;
 mod command;
 #[cfg(test)]
 mod command_tests;
+pub mod curves;
 mod environment;
 mod fence;
 pub mod files;
@@ -25,7 +26,8 @@ mod ray_jobs;
 mod ray_metrics;
 mod ray_state;
 mod release;
-mod scene;
+pub mod report;
+pub mod scene;
 mod secrets;
 mod shim_link;
 mod spool;
@@ -39,9 +41,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
-use gangline_common::wire::scene::{Occasion, SCENE_FILE};
+use gangline_common::wire::scene::{HUNG_SCENE_FILE, Occasion, SCENE_FILE};
 use gangline_common::wire::v1::{
-    Assignment, GangReport, GuestState, MemberAssignment, MemberState,
+    Assignment, GangReport, GuestState, MemberAssignment, MemberState, SavedReport,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -55,6 +57,7 @@ use crate::link::contact::ContactTime;
 use crate::scene::history::History;
 use crate::tail::member::Tails;
 
+use self::checkpoints::copy::CopyPlace;
 use self::member::{Member, Reins};
 pub use self::ray_state::RayClusters;
 use self::release::Archive;
@@ -86,6 +89,8 @@ pub struct SupervisorConfig {
     pub rdma_exclude: BTreeSet<String>,
     /// Size of a rank's object store; derived from its memory when absent.
     pub object_store_bytes: Option<u64>,
+    /// Where encrypted copies of training checkpoints go; nowhere when absent.
+    pub copies: Option<CopyPlace>,
 }
 
 /// One member and what it is part of.
@@ -107,6 +112,8 @@ pub enum SupervisorEvent {
     GuestChanged { key: MemberKey, operation: String, state: GuestState },
     /// There is a newer training checkpoint of the incarnation that rank 0 is of.
     CheckpointMade { key: MemberKey, checkpoint: TrainingCheckpoint },
+    /// What there is in the checkpoint directory is not what it was.
+    SavedChanged { key: MemberKey, saved: Saved },
 }
 
 /// A training checkpoint, and when it was made.
@@ -116,6 +123,26 @@ pub struct TrainingCheckpoint {
     pub name: String,
     /// On the boot clock of this machine, in milliseconds.
     pub made_ms: u64,
+}
+
+/// What there is of training checkpoints in the directory of a member's job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Saved {
+    pub report: SavedReport,
+    /// When the ages in it were right, on the boot clock of this machine in milliseconds.
+    pub at_ms: u64,
+}
+
+impl Saved {
+    /// The report as it is right at a later time of the boot clock.
+    pub fn report_at(&self, now_ms: u64) -> SavedReport {
+        let mut report = self.report.clone();
+        if let Some(newest) = &mut report.newest {
+            let since_ms = now_ms.saturating_sub(self.at_ms);
+            newest.age_ms = newest.age_ms.saturating_add(since_ms);
+        }
+        report
+    }
 }
 
 /// One log file of a member.
@@ -389,7 +416,9 @@ impl Supervisor {
         let complete = handle.over.load(Ordering::Acquire);
         let mut logs = vec![("output".to_owned(), handle.spool.output())];
         logs.extend(handle.spool.driver_logs());
+        logs.push((curves::CURVES.to_owned(), curves::log_of(&handle.spool.directory)));
         logs.push((SCENE_FILE.to_owned(), handle.spool.scene()));
+        logs.push((HUNG_SCENE_FILE.to_owned(), handle.spool.hung_scene()));
         logs.into_iter()
             .filter(|(_, path)| path.exists())
             .map(|(file, path)| LogSource { file, path, complete })

@@ -24,7 +24,7 @@ use super::secrets::Known;
 use super::spool::Spool;
 use super::{MemberPlan, SupervisorConfig};
 use crate::scene::history::History;
-use crate::scene::{self, Subject};
+use crate::scene::{self, STACKS_PART, Subject};
 use crate::shim::LAUNCH_FILE;
 use crate::shim::record::Launch;
 
@@ -68,6 +68,17 @@ impl Drop for Listed {
     }
 }
 
+/// What somebody wants to have of a scene.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    Stacks,
+    All,
+    /// The stacks; and all of it is left among the member's logs, as of one that hangs.
+    KeptHung,
+    /// Nothing; it is left there as of one whose attempt has failed.
+    KeptFailed,
+}
+
 impl Scenes {
     pub(super) fn list(&self, witness: &Arc<Witness>) -> Listed {
         let key = witness.plan.key.clone();
@@ -79,17 +90,21 @@ impl Scenes {
     ///
     /// # Errors
     /// When it does not run here, or nothing could be taken.
-    pub async fn answer(
-        &self,
-        key: &MemberKey,
-        only_stacks: bool,
-    ) -> Result<Vec<u8>, RequestFailure> {
+    pub async fn answer(&self, key: &MemberKey, wanted: Wanted) -> Result<Vec<u8>, RequestFailure> {
         let failure = |reason, text| RequestFailure { reason, text };
         let witness = self.lock().get(key).cloned();
         let witness = witness.filter(|witness| witness.lives()).ok_or_else(|| {
             failure(FailureReason::NotHere, "the member does not run here".to_owned())
         })?;
-        let taken = witness.take(Occasion::Asked, only_stacks).await;
+        let taken = match wanted {
+            Wanted::Stacks => witness.take(Occasion::Asked, true).await,
+            Wanted::All => witness.take(Occasion::Asked, false).await,
+            Wanted::KeptHung => witness.keep_hung().await,
+            Wanted::KeptFailed => {
+                witness.keep(Occasion::Stopping).await;
+                Ok(Scene::default())
+            }
+        };
         let taken = taken.and_then(|scene| written(&scene));
         taken.map_err(|text| failure(FailureReason::NoAnswer, text))
     }
@@ -126,6 +141,21 @@ impl Witness {
             Ok(Err(error)) => tracing::warn!(%key, error, "how things stood was not kept"),
             Err(_) => tracing::warn!(%key, "how things stood was not kept in time"),
         }
+    }
+
+    /// Takes the scene of a member that hangs and leaves it among its logs, unless there is one of an
+    /// earlier time. Returns the stacks.
+    async fn keep_hung(&self) -> Result<Scene, String> {
+        let mut scene = self.take(Occasion::Hung, false).await?;
+        let (bytes, path) = (written(&scene)?, self.spool.hung_scene());
+        let writing = tokio::task::spawn_blocking(move || write_new(&path, &bytes));
+        let kept = writing.await.map_err(|error| error.to_string())?;
+        // Who asked wants the stacks whether there is room for the rest or not.
+        if let Err(error) = kept {
+            tracing::warn!(key = %self.plan.key, %error, "how it hangs was not kept");
+        }
+        scene.parts.retain(|part| part.name == STACKS_PART);
+        Ok(scene)
     }
 
     async fn take(&self, occasion: Occasion, only_stacks: bool) -> Result<Scene, String> {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use gangline_common::ids::MemberKey;
 use gangline_common::redact::Redactor;
-use gangline_common::wire::scene::SCENE_FILE;
+use gangline_common::wire::scene::{HUNG_SCENE_FILE, SCENE_FILE};
 
 use super::command::Places;
 use super::files::{LogCopy, open_regular};
@@ -22,6 +22,7 @@ use crate::tail::place::session_directory;
 
 /// The scene of the member, once there is one.
 const SCENE: &str = "scene.json";
+const HUNG_SCENE: &str = "scene-hung.json";
 const TOKEN_FILE: &str = "auth_token";
 /// Most logs of Ray drivers that are kept per member.
 const MAX_DRIVER_LOGS: usize = 128;
@@ -126,6 +127,11 @@ impl Spool {
 
     pub fn scene(&self) -> PathBuf {
         self.directory.join(SCENE)
+    }
+
+    /// How it stood when it hung.
+    pub fn hung_scene(&self) -> PathBuf {
+        self.directory.join(HUNG_SCENE)
     }
 
     /// Where Ray's services log while the member runs.
@@ -240,6 +246,7 @@ pub fn spooled_logs(directory: &Path) -> Vec<(String, PathBuf)> {
     let mut logs = vec![("output".to_owned(), directory.join(OUTPUT_FILE))];
     logs.extend(logs_in(directory, "driver-"));
     logs.push((SCENE_FILE.to_owned(), directory.join(SCENE)));
+    logs.push((HUNG_SCENE_FILE.to_owned(), directory.join(HUNG_SCENE)));
     logs
 }
 

@@ -28,8 +28,12 @@ const SEARCH_EVERY: Duration = Duration::from_secs(2);
 const PAUSE_PER_SEARCH: u32 = 20;
 /// After a helper that failed.
 const RETRY: Duration = Duration::from_secs(10);
-/// Once the member has ended, files that cannot be looked at for so long are given up.
-const LAST_PATIENCE: Duration = Duration::from_secs(60);
+/// Once the member has ended, files that cannot be looked at for so long are given up: those that its
+/// spec names, and those that it does not.
+pub const NAMED_PATIENCE: Duration = Duration::from_secs(60);
+pub const OTHER_PATIENCE: Duration = Duration::from_secs(10);
+/// The latter are looked for later.
+pub const OTHER_DELAY: Duration = Duration::from_secs(2);
 /// Reads that wait at a time; further ones are asked for again.
 const MAX_WANTED: usize = 16;
 
@@ -39,6 +43,11 @@ pub struct FilesScope {
     pub place: Place,
     pub run_as: Option<(u32, u32)>,
     pub nursery: Arc<Nursery>,
+    /// The first look comes so late, or with the member's end: its start need not share its node's CPUs
+    /// with a helper.
+    pub delay: Duration,
+    /// How long the end of the member waits for files that cannot be looked at.
+    pub patience: Duration,
 }
 
 pub(super) struct Files {
@@ -130,6 +139,10 @@ impl Files {
         let mut ended_at: Option<Instant> = None;
         let mut said = false;
         let mut rhythm = Rhythm::default();
+        tokio::select! {
+            () = tokio::time::sleep(self.scope.delay) => {}
+            () = self.wake.notified() => {}
+        }
         loop {
             let ended = self.ended.load(Ordering::Acquire);
             if ended && ended_at.is_none() {
@@ -161,7 +174,7 @@ impl Files {
             };
             if link.is_some() {
                 ended_at = ended_at.map(|_| Instant::now());
-            } else if ended_at.is_some_and(|at| at.elapsed() >= LAST_PATIENCE) {
+            } else if ended_at.is_some_and(|at| at.elapsed() >= self.scope.patience) {
                 problem("files of the job are not read to their end: their file system hangs");
                 self.give_up();
                 arrived();
@@ -190,7 +203,7 @@ impl Files {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
                 let entries = lock(&self.entries).clone();
-                let FilesScope { place, run_as, nursery } = &self.scope;
+                let FilesScope { place, run_as, nursery, .. } = &self.scope;
                 let following = Following { place: place.clone(), entries };
                 *rhythm = Rhythm::default();
                 link.insert(Link::start(nursery, *run_as, following).await?)

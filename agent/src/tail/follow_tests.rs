@@ -20,6 +20,7 @@ impl Tail {
         let place = Place::Files {
             roots: vec![root.join("in")],
             patterns: vec!["**/*.log*".to_owned()],
+            also: Vec::new(),
             except: Vec::new(),
             since_s: 0,
         };

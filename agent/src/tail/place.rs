@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use ring::digest::{SHA256, digest};
@@ -25,8 +25,14 @@ pub enum Place {
     /// The logs of the newest session in Ray's temp dir.
     Ray { temp: PathBuf },
     /// Files below `roots` whose path below it one of `patterns` matches, and that were written since
-    /// then (in seconds since 1970); never those below `except`.
-    Files { roots: Vec<PathBuf>, patterns: Vec<String>, except: Vec<PathBuf>, since_s: u64 },
+    /// then (in seconds since 1970); never those below `except`, but those of `also` in any case.
+    Files {
+        roots: Vec<PathBuf>,
+        patterns: Vec<String>,
+        also: Vec<PathBuf>,
+        except: Vec<PathBuf>,
+        since_s: u64,
+    },
 }
 
 /// One regular file, as its directory lists it.
@@ -65,9 +71,17 @@ impl Place {
                     list_into(&session.join("logs"), &mut listing, &class, &mut Vec::new())?;
                 }
             }
-            Place::Files { roots, patterns, except, since_s: _ } => {
-                for root in roots {
+            Place::Files { roots, patterns, also, except, since_s: _ } => {
+                for root in roots.iter().filter(|_| !patterns.is_empty()) {
                     list_tree(root, patterns, except, &mut listing)?;
+                }
+                for path in also {
+                    if let Ok(found) = fs::symlink_metadata(path)
+                        && found.is_file()
+                    {
+                        let (path, inode) = (path.clone(), found.ino());
+                        listing.files.push(Listed { path, inode, class: Some(0) });
+                    }
                 }
                 // One root may lie in another one.
                 listing.files.sort_by(|a, b| (&a.path, b.class).cmp(&(&b.path, a.class)));
@@ -320,6 +334,7 @@ mod tests {
         Place::Files {
             roots: roots.iter().map(|root| root.to_path_buf()).collect(),
             patterns: patterns.iter().map(|&pattern| pattern.to_owned()).collect(),
+            also: Vec::new(),
             except: Vec::new(),
             since_s: 0,
         }
@@ -389,6 +404,33 @@ mod tests {
         ] {
             assert_eq!(ray_class(file), class, "{file}");
         }
+    }
+
+    #[test]
+    fn one_file_is_found_where_nothing_else_is_looked_for() {
+        let root = tempfile::tempdir().unwrap();
+        let (logs, outside) = (root.path().join("logs"), tempfile::tempdir().unwrap());
+        fs::create_dir(&logs).unwrap();
+        for name in ["metrics-1.jsonl", "metrics-2.jsonl", "rank-0.log"] {
+            fs::write(logs.join(name), "x").unwrap();
+        }
+        let mut place = files(&[root.path()], &["**"]);
+        let also = logs.join("metrics-2.jsonl");
+        if let Place::Files { also: wanted, except, .. } = &mut place {
+            wanted.push(also.clone());
+            except.push(logs.clone());
+        }
+        let listed = |place: &Place| -> Vec<PathBuf> {
+            place.list().unwrap().files.into_iter().map(|file| file.path).collect()
+        };
+        assert_eq!(listed(&place), std::slice::from_ref(&also));
+        assert!(place.open(&also).is_ok() && place.name(&also).contains("metrics-2-jsonl"));
+        // A link leads nowhere.
+        fs::remove_file(&also).unwrap();
+        fs::write(outside.path().join("secret"), "s").unwrap();
+        std::os::unix::fs::symlink(outside.path().join("secret"), &also).unwrap();
+        assert!(listed(&place).is_empty());
+        assert!(place.open(&also).is_err());
     }
 
     #[test]

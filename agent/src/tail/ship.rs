@@ -13,7 +13,7 @@ use std::time::Duration;
 use gangline_common::ids::{Epoch, GangId, MemberKey};
 use gangline_common::time::Timestamp;
 use gangline_common::transport::{Connection, FrameSender, StreamKind, TransportError};
-use gangline_common::wire::scene::SCENE_FILE;
+use gangline_common::wire::scene::is_scene;
 use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -285,7 +285,7 @@ impl Shipper {
             return Ok(Shipped::Nothing { complete });
         }
         // These are bounded, and say most when there is much.
-        let is_free = file == SCENE_FILE || file == NOTES;
+        let is_free = is_scene(&file) || file == NOTES;
         if is_free {
             // Nothing of them is cut.
         } else if let Some(tail) = tail.filter(|_| cut.is_none()) {

@@ -61,6 +61,7 @@ impl Bench {
             readings: tokio::sync::watch::channel(None).1,
             ray_env: Vec::new(),
             object_store_bytes: None,
+            copies: None,
         };
         change(&mut config);
         let (sender, events) = mpsc::channel(64);
@@ -97,7 +98,8 @@ impl Bench {
                 SupervisorEvent::MemberChanged { .. } => {}
                 SupervisorEvent::GangChanged { .. }
                 | SupervisorEvent::GuestChanged { .. }
-                | SupervisorEvent::CheckpointMade { .. } => {}
+                | SupervisorEvent::CheckpointMade { .. }
+                | SupervisorEvent::SavedChanged { .. } => {}
             }
         }
     }
@@ -223,6 +225,8 @@ pub fn command<const N: usize>(argv: [&str; N]) -> MemberPlan {
         job_directory: None,
         checkpoint_directory: None,
         checkpoint_keep: None,
+        checkpoint_may_go: false,
+        checkpoint_copy: false,
         directories: Vec::new(),
         config_files: Vec::new(),
         grace_ms: 30_000,
