@@ -2,6 +2,7 @@
 
 mod diagnose;
 mod export;
+mod node_test;
 mod scene;
 mod simulate;
 mod told;
@@ -18,6 +19,7 @@ use crate::output::{Format, parse_format};
 use crate::trust::{self, Pin};
 pub use diagnose::Diagnose;
 pub use export::{Export, ExportCommand};
+pub use node_test::{Backend, NodeTest};
 pub use scene::{Bundle, Checkpoint, CheckpointCommand, Stack};
 pub use simulate::{QuotaWish, Simulate};
 pub use told::{By, Events, Scope, Usage, Webhook, WebhookCommand};
@@ -163,7 +165,7 @@ pub enum Command {
     Stop(Stop),
     /// Hold jobs that wait: they do not start until they are released
     Hold(Hold),
-    /// Release jobs that are held
+    /// Release jobs that are held, or that are kept up after their failure
     Release(Jobs),
     /// Stop jobs politely and send them back to their place in the queue
     Requeue(Requeue),
@@ -788,6 +790,8 @@ pub enum NodeCommand {
         #[arg(short, long)]
         yes: bool,
     },
+    /// Measure the network between nodes by a job on them, and name those that are slow
+    Test(NodeTest),
     /// Take a node's identity away: its agent cannot come back
     Revoke {
         /// Id or name of the node

@@ -72,6 +72,8 @@ pub mod code {
     pub const CODE: &str = "E0914";
     /// The trace cannot be replayed.
     pub const TRACE: &str = "E0915";
+    /// A check of the network has no result.
+    pub const NO_RESULT: &str = "E0916";
 }
 
 /// Why a command failed. Small, so that it travels cheaply in results.

@@ -114,14 +114,28 @@ pub struct Job {
     pub directory: Option<String>,
     pub checkpoint_directory: Option<String>,
     pub last_checkpoint: Option<Checkpoint>,
+    pub saved: Option<Saved>,
     pub progress: Option<Progress>,
     pub stalled: Option<String>,
+    pub stalled_how: Option<String>,
+    pub stragglers: Vec<Straggler>,
+    pub kept_up_until: Option<String>,
     pub nodes: Vec<String>,
     pub driver_node: Option<String>,
     pub submit_command: String,
     pub attempt_list: Vec<Attempt>,
     pub members: Vec<Member>,
     pub history: Vec<Transition>,
+}
+
+/// A rank that is slower than the others.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Straggler {
+    pub rank: u64,
+    pub node: String,
+    pub since: String,
+    pub text: String,
 }
 
 /// Who holds a job back.
@@ -192,6 +206,31 @@ pub struct JobSeries {
 #[serde(default)]
 pub struct Checkpoint {
     pub name: String,
+    pub age_s: u64,
+}
+
+/// What there is of training checkpoints, and the room for more.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Saved {
+    pub newest: Option<SavedCheckpoint>,
+    pub count: u64,
+    pub bytes: u64,
+    pub free_bytes: u64,
+    pub next_bytes: u64,
+    pub is_low: bool,
+    pub removed: u64,
+    pub copied: Option<String>,
+    pub copy_problem: Option<String>,
+}
+
+/// A training checkpoint that is complete.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct SavedCheckpoint {
+    pub name: String,
+    pub step: Option<u64>,
+    pub bytes: u64,
     pub age_s: u64,
 }
 
@@ -357,6 +396,86 @@ pub struct Node {
     pub gpu_details: Vec<GpuDetail>,
     pub ports: Vec<Port>,
     pub collectors: Vec<Collector>,
+    pub network_test: Option<NetworkTest>,
+    pub doubt: Option<Doubt>,
+}
+
+/// What is held against a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Doubt {
+    pub points: f64,
+    pub why: String,
+    pub at: String,
+}
+
+/// What the newest check of the network says of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NetworkTest {
+    pub job: String,
+    pub at: String,
+    pub backend: String,
+    pub nodes: u64,
+    pub best_bytes_per_s: f64,
+    pub latency_us: f64,
+    pub median_bytes_per_s: f64,
+    pub slow: bool,
+}
+
+/// A check of the network.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeTest {
+    pub job: String,
+    pub state: String,
+    pub by: String,
+    pub pool: String,
+    pub begun: String,
+    pub ended: Option<String>,
+    pub why: Option<String>,
+    pub result: Option<NodeTestResult>,
+}
+
+/// What it measured.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeTestResult {
+    pub backend: String,
+    pub versions: std::collections::BTreeMap<String, String>,
+    pub message_bytes: u64,
+    pub all_reduce: Rate,
+    pub median_bytes_per_s: f64,
+    pub slow: Vec<String>,
+    pub nodes: Vec<TestedNode>,
+    pub pairs: Vec<TestedPair>,
+}
+
+/// What a transfer did.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Rate {
+    pub bytes_per_s: f64,
+    pub latency_us: f64,
+}
+
+/// A node by the best that it did.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TestedNode {
+    pub name: String,
+    #[serde(flatten)]
+    pub best: Rate,
+    pub slow: bool,
+}
+
+/// What two nodes did.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TestedPair {
+    pub nodes: Vec<String>,
+    #[serde(flatten)]
+    pub rate: Rate,
 }
 
 /// More readings of one GPU.

@@ -107,12 +107,15 @@ async fn add_attempt(client: &Client, job: &Job, number: u64, bundle: &mut Conte
         members.insert(0, "head".to_owned());
     }
     for member in members {
-        let query = [("rank", member.clone()), attempt.clone()];
-        let name = format!("attempt-{number}/scene-{}.json", file_name(&member));
-        match client.get(&["jobs", &job.id, "scene"], &query).await {
-            // Nothing was kept: the attempt did not fail, or the member had not begun.
-            Err(error) if error.status() == Some(404) => {}
-            answer => bundle.take(&name, answer),
+        for hung in [false, true] {
+            let query = [("rank", member.clone()), attempt.clone(), ("hung", hung.to_string())];
+            let which = if hung { "-hung" } else { "" };
+            let name = format!("attempt-{number}/scene-{}{which}.json", file_name(&member));
+            match client.get(&["jobs", &job.id, "scene"], &query).await {
+                // Nothing was kept: the attempt did not fail or hang, or the member had not begun.
+                Err(error) if error.status() == Some(404) => {}
+                answer => bundle.take(&name, answer),
+            }
         }
     }
 }

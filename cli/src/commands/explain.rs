@@ -72,6 +72,9 @@ struct Quota {
 struct Group {
     reason: Option<String>,
     nodes: Vec<String>,
+    /// What is held against nodes that are taken last.
+    #[serde(default)]
+    last: std::collections::BTreeMap<String, String>,
 }
 
 /// Why a job is where it is.
@@ -272,6 +275,9 @@ fn text(explanation: &Explanation) -> String {
             },
             node_list(group)
         ));
+        for (node, why) in group.last.iter().take(SHOWN) {
+            lines.push(format!("            {} is taken last: {}", clean(node), clean(why)));
+        }
     }
     if let Some(start) = &explanation.start {
         let after = start.after.as_deref().map(|job| format!(", when {} ends", clean(job)));
@@ -318,7 +324,7 @@ mod tests {
                 "used_gpu_hours": 1.5, "overtaken_by_gpu_hours": 2.0, "went_before_gpu_hours": 9.0, "due": true},
             "quotas": [{"pool": "h100-a", "held": 96, "wanted": 64, "guaranteed": 32, "maximum": 160,
                 "allowed": true}],
-            "nodes": [{"reason": null, "nodes": ["gpu-1", "gpu-2"]},
+            "nodes": [{"reason": null, "nodes": ["gpu-1", "gpu-2"], "last": {"gpu-2": "degraded: slow"}},
                 {"reason": "drained by liu: fan", "nodes": ["gpu-3"]}],
             "helps": ["--nnodes 3"]
         });
@@ -329,6 +335,7 @@ mod tests {
             "  passed    by 2.0 GPU-hours of later jobs, while 9.0 of earlier ones ran: nodes are kept for it now",
             "  ✓ quota   h100-a: 96 + 64 of 160, 32 guaranteed",
             "  ✓ 2 nodes would do: gpu-1 gpu-2",
+            "            gpu-2 is taken last: degraded: slow",
             "  ✗ 1 node  drained by liu: fan: gpu-3",
             "  sooner    --nnodes 3 (now)",
         ] {

@@ -18,6 +18,7 @@ mod login;
 mod logs;
 mod metrics;
 pub(crate) mod node;
+mod node_test;
 mod pool;
 mod project;
 mod ps;
@@ -149,6 +150,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             NodeCommand::ForceRelease { node, reason, yes } => {
                 node::force_release(&client()?, &node, &reason, yes, screen).await
             }
+            NodeCommand::Test(args) => node_test::run(&client()?, &args, screen).await,
             NodeCommand::Revoke { node, yes } => node::revoke(&client()?, &node, yes, screen).await,
         },
         Command::Pool(args) => match args.command {

@@ -319,6 +319,13 @@ fn text(node: &Node) -> String {
     for condition in &node.conditions {
         line("", &condition_line(condition));
     }
+    if let Some(doubt) = &node.doubt {
+        let view::Doubt { points, why, at } = doubt;
+        line("doubt", &format!("{points:.1}, taken last: {why} ({})", local(at)));
+    }
+    if let Some(test) = &node.network_test {
+        line("network", &super::node_test::of_node(test));
+    }
     if !node.blind.is_empty() {
         line("not seen", &node.blind.join(", "));
     }

@@ -8,7 +8,7 @@ use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::table::Table;
 use crate::terminal::clean;
-use crate::view::{Attempt, Job, Member, Transition};
+use crate::view::{Attempt, Job, Member, Saved, Transition};
 
 /// Show a job.
 pub(super) async fn run(client: &Client, selector: &str, screen: &Screen) -> Result<u8, CliError> {
@@ -54,10 +54,24 @@ fn text(job: &Job) -> String {
         line("progress", &parts.collect::<Vec<_>>().join(", "));
     }
     if let Some(since) = &job.stalled {
-        line("stalled", &format!("since {}", local(since)));
+        let how = job.stalled_how.as_deref().filter(|how| !how.is_empty());
+        let how = how.map(|how| format!(": {how}")).unwrap_or_default();
+        line("stalled", &format!("since {}{how}", local(since)));
+    }
+    if let Some(until) = &job.kept_up_until {
+        let id = clean(&job.id);
+        line("kept up", &format!("until {}; `gangline release {id}` ends it", local(until)));
+    }
+    for slow in &job.stragglers {
+        line("slow", &format!("since {}: {}", local(&slow.since), slow.text));
     }
     if let Some(newest) = &job.last_checkpoint {
         line("last saved", &format!("{}, {} ago", newest.name, short(newest.age_s)));
+    }
+    if let Some(saved) = &job.saved {
+        for (label, text) in saved_text(saved) {
+            line(label, &text);
+        }
     }
     if !job.submit_command.is_empty() {
         line("command", &job.submit_command);
@@ -68,6 +82,39 @@ fn text(job: &Job) -> String {
     }
     out.push_str(&members(&job.members));
     out.push_str(&history(&job.history));
+    out
+}
+
+/// The newest training checkpoint that is complete, and the room for more.
+fn saved_text(saved: &Saved) -> Vec<(&'static str, String)> {
+    let mut out = Vec::new();
+    if let Some(newest) = &saved.newest {
+        let step = newest.step.map(|step| format!("step {step}, ")).unwrap_or_default();
+        let all = match saved.count {
+            0 | 1 => String::new(),
+            count => format!("; {count} take {}", bytes(saved.bytes)),
+        };
+        let (size, age) = (bytes(newest.bytes), short(newest.age_s));
+        out.push(("complete", format!("{} ({step}{size}), {age} ago{all}", newest.name)));
+    }
+    if saved.is_low {
+        let next = match saved.next_bytes {
+            0 => String::new(),
+            next => format!(", the next takes about {}", bytes(next)),
+        };
+        let removed = match saved.removed {
+            0 => String::new(),
+            removed => format!(", {removed} old removed to make room"),
+        };
+        let free = bytes(saved.free_bytes);
+        out.push(("disk low", format!("{free} free{next}{removed}")));
+    }
+    if let Some(copied) = &saved.copied {
+        out.push(("copied", copied.clone()));
+    }
+    if let Some(problem) = &saved.copy_problem {
+        out.push(("not copied", problem.clone()));
+    }
     out
 }
 

@@ -12,7 +12,7 @@ use crate::terminal::clean;
 
 /// The titles of a table with this first column.
 macro_rules! titles {
-    ($first:literal) => {
+    ($first:literal $(, $last:literal)*) => {
         [
             $first,
             "GPU-HOURS",
@@ -20,23 +20,29 @@ macro_rules! titles {
             "IDLE",
             "UNMEASURED",
             "STARTUP",
+            "HUNG",
             "LOST",
             "STOPPING",
             "JOBS",
             "ATTEMPTS",
+            $($last,)*
         ]
     };
 }
 
 /// The classes in the order of their columns.
-const CLASSES: [&str; 6] = [
+const CLASSES: [&str; 7] = [
     "productive_gpu_s",
     "idle_gpu_s",
     "unmeasured_gpu_s",
     "startup_gpu_s",
+    "hung_gpu_s",
     "lost_gpu_s",
     "stopping_gpu_s",
 ];
+
+/// GPU-seconds that are of no allocation, in the order of their columns.
+const VACANT: [&str; 3] = ["queued_gpu_s", "fragmented_gpu_s", "quarantined_gpu_s"];
 
 /// Show the usage.
 pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Result<u8, CliError> {
@@ -52,14 +58,19 @@ pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Resul
         Format::Table | Format::Wide => {
             let titles: &[&str] = match args.by {
                 By::User => &titles!("USER"),
-                By::Project => &titles!("PROJECT"),
-                By::Pool => &titles!("POOL"),
+                By::Project => &titles!("PROJECT", "QUEUED"),
+                By::Pool => &titles!("POOL", "QUEUED", "FRAGMENTED", "QUARANTINED"),
                 By::Job => &titles!("JOB"),
             };
             let mut table = Table::new(titles, screen.width());
-            rows.iter().for_each(|row| table.row(cells(row)));
+            let vacant = match args.by {
+                By::User | By::Job => &VACANT[..0],
+                By::Project => &VACANT[..1],
+                By::Pool => &VACANT,
+            };
+            rows.iter().for_each(|row| table.row(cells(row, vacant)));
             if let Some(total) = answer.get("total").filter(|_| rows.len() > 1) {
-                table.row(cells(total));
+                table.row(cells(total, vacant));
             }
             screen.print(&table.take())?;
         }
@@ -75,8 +86,8 @@ fn key(row: &Value) -> String {
     row.get("key").and_then(Value::as_str).unwrap_or("-").to_owned()
 }
 
-/// GPU-hours, and the classes as parts of them.
-fn cells(row: &Value) -> Vec<String> {
+/// GPU-hours, the classes as parts of them, and hours that are of no allocation.
+fn cells(row: &Value, vacant: &[&str]) -> Vec<String> {
     let seconds = |key: &str| row.get(key).and_then(Value::as_f64).unwrap_or(0.0);
     let count = |key: &str| row.get(key).and_then(Value::as_u64).unwrap_or(0).to_string();
     let all = seconds("allocated_gpu_s");
@@ -88,6 +99,10 @@ fn cells(row: &Value) -> Vec<String> {
     let mut cells = vec![key(row), format!("{:.1}", all / 3600.0)];
     cells.extend(CLASSES.iter().map(part));
     cells.extend([count("jobs"), count("attempts")]);
+    cells.extend(vacant.iter().map(|key| match seconds(key) {
+        none if none <= 0.0 => "-".to_owned(),
+        some => format!("{:.1}", some / 3600.0),
+    }));
     cells
 }
 
@@ -102,7 +117,9 @@ mod tests {
             "key": "rlhf", "jobs": 2, "attempts": 3, "allocated_gpu_s": 7200.0,
             "productive_gpu_s": 5400.0, "idle_gpu_s": 1.0, "lost_gpu_s": 1799.0,
         });
-        let expected = ["rlhf", "2.0", "75.0%", "<0.1%", "-", "-", "25.0%", "-", "2", "3"];
-        assert_eq!(cells(&row), expected);
+        let expected = ["rlhf", "2.0", "75.0%", "<0.1%", "-", "-", "-", "25.0%", "-", "2", "3"];
+        assert_eq!(cells(&row, &[]), expected);
+        let pool = json!({"key": "h100", "queued_gpu_s": 7200.0, "fragmented_gpu_s": null});
+        assert_eq!(cells(&pool, &VACANT)[11..], ["2.0", "-", "-"]);
     }
 }

@@ -20,6 +20,10 @@ struct Why {
     outcome: Option<String>,
     diagnosis: Option<Value>,
     done: String,
+    #[serde(default)]
+    stalled: Option<String>,
+    #[serde(default)]
+    stragglers: Vec<String>,
     attempts: Vec<End>,
 }
 
@@ -72,6 +76,10 @@ fn page(answer: &Value) -> Result<String, CliError> {
                 serde_json::from_value(found.clone()).map_err(|error| unreadable(&error))?;
             out.push_str(&diagnose::page(&diagnosis, &diagnose::rules()?, false));
         }
+    }
+    let now = why.stalled.iter().map(|text| ("Stalled", text));
+    for (label, text) in now.chain(why.stragglers.iter().map(|text| ("Slow", text))) {
+        out.push_str(&format!("{label:<11} {}\n", clean(text)));
     }
     if !why.done.is_empty() {
         out.push_str(&format!("{:<11} {}\n", "Done", clean(&why.done)));

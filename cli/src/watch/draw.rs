@@ -59,8 +59,10 @@ fn header(state: &State) -> Vec<Line<'static>> {
     let second = match (&job.stalled, &job.progress) {
         (Some(since), _) => Line::from(format!("stalled since {}", local(since))).fg(Color::Red),
         (None, Some(progress)) => {
-            let parts =
-                std::iter::once(format!("step {}", progress.steps())).chain(progress.pace());
+            let slow = job.stragglers.iter();
+            let slow = slow.map(|slow| format!("rank {} on {} is slow", slow.rank, slow.node));
+            let parts = std::iter::once(format!("step {}", progress.steps()));
+            let parts = parts.chain(progress.pace()).chain(slow.map(|text| clean(&text)));
             Line::from(parts.collect::<Vec<_>>().join(" · "))
         }
         (None, None) => Line::from(clean(&job.reason)).dim(),

@@ -23,6 +23,11 @@ pub fn running() -> Value {
         "started": "2099-01-02T03:04:15Z", "attempts": 1, "nodes": ["gpu-0203", "gpu-0205"],
         "driver_node": "gpu-0203",
         "last_checkpoint": {"name": "global_step_40", "made": "2099-01-02T03:09:15Z", "age_s": 250},
+        "saved": {
+            "newest": {"name": "global_step_20", "step": 20, "bytes": 13_207_024_435_u64, "age_s": 290},
+            "count": 2, "bytes": 26_414_048_870_u64, "free_bytes": 21_474_836_480_u64,
+            "next_bytes": 13_207_024_435_u64, "is_low": true, "removed": 1,
+        },
         "spec": {"run": "true"},
         "submit_command": "gangline submit grpo.yaml",
         "attempt_list": [{

@@ -113,6 +113,8 @@ j-7f3k2  qwen3-8b-grpo
   nodes        gpu-0203 gpu-0205
   Ray driver   gpu-0203
   last saved   global_step_40, 4m10s ago
+  complete     global_step_20 (step 20, 12.3 GiB), 4m50s ago; 2 take 24.6 GiB
+  disk low     20.0 GiB free, the next takes about 12.3 GiB, 1 old removed to make room
   command      gangline submit grpo.yaml
 
 Attempts

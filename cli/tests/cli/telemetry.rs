@@ -171,3 +171,76 @@ fn metrics_of_a_job_without_any_say_so() {
     let ended = finish(child.spawn().unwrap());
     assert_eq!((ended.code, ended.stderr.as_str()), (0, "the job has not run yet\n"));
 }
+
+fn check(state: &str) -> Value {
+    json!({"job": "j-c1", "state": state, "by": "ops", "pool": "h100-a", "gpus_per_node": 0,
+        "begun": "2099-01-02T03:04:05Z", "ended": null, "why": null, "result": null})
+}
+
+fn measured() -> Value {
+    let mut test = check("measured");
+    let node = |name: &str, rate: u64, slow: bool| json!({"id": format!("n-{name}"), "name": name, "bytes_per_s": rate, "latency_us": 18.4, "slow": slow});
+    let pair = |a: &str, b: &str, rate: u64| json!({"nodes": [a, b], "bytes_per_s": rate, "latency_us": 20.0});
+    test["result"] = json!({
+        "backend": "gloo", "versions": {"torch": "1.13.1"}, "message_bytes": 64 << 20,
+        "all_reduce": {"bytes_per_s": 900_000_000_u64, "latency_us": 60.2},
+        "median_bytes_per_s": 1_000_000_000_u64, "slow": ["gpu-3"],
+        "nodes": [node("gpu-1", 1_000_000_000, false), node("gpu-2", 1_000_000_000, false),
+            node("gpu-3", 400_000_000, true)],
+        "pairs": [pair("gpu-1", "gpu-2", 1_000_000_000), pair("gpu-1", "gpu-3", 400_000_000)],
+    });
+    test
+}
+
+#[test]
+fn a_check_is_waited_for_and_names_the_slow_node() {
+    let server = Server::start(|asked, number| match asked.line().as_str() {
+        "POST /api/v1/node-tests" => answer(201, &check("open")),
+        "GET /api/v1/node-tests/j-c1" if number == 1 => answer(200, &check("open")),
+        "GET /api/v1/node-tests/j-c1" => answer(200, &measured()),
+        "GET /api/v1/node-tests" => answer(200, &json!({"tests": [check("open"), measured()]})),
+        "POST /api/v1/nodes/gpu-1/inject" => problem(409, "E0396", "real GPUs"),
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["node", "test", "gpu-1", "gpu-2", "gpu-3", "--timeout", "5m"]);
+    assert_eq!((ended.code, ended.stderr.contains("j-c1 measures pool h100-a")), (0, true));
+    for line in [
+        "  through      gloo (torch 1.13.1)",
+        "  all-reduce   900 MB/s over 3 nodes, 60 us; 64.0 MiB each",
+        "  slow         gpu-3 (below 70 % of the median)",
+        "  gpu-3  400 MB/s  18 us    40%        SLOW",
+        "  gpu-1 gpu-3  400 MB/s  20 us",
+    ] {
+        assert!(ended.stdout.lines().any(|have| have == line), "{line}\n{}", ended.stdout);
+    }
+    // The newest that is over.
+    let last = run(&server, &["node", "test", "--last", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Value>(&last.stdout).unwrap(), measured());
+    let refused = run(&server, &["node", "test", "gpu-1", "--inject", "kill"]);
+    assert_eq!(refused.code, 7, "{}", refused.stderr);
+    assert_eq!(run(&server, &["node", "test", "--inject", "kill"]).code, 2, "a node is needed");
+    let asked = server.asked();
+    let body: Value = serde_json::from_str(&asked[0].body).unwrap();
+    assert_eq!(
+        (&body["nodes"], &body["timeout_s"]),
+        (&json!(["gpu-1", "gpu-2", "gpu-3"]), &json!(300))
+    );
+}
+
+#[test]
+fn a_check_without_a_result_is_an_error_that_says_what_to_do() {
+    let mut failed = check("failed");
+    failed["why"] = "gpu-2: no PyTorch: install it".into();
+    let server = Server::start(move |asked, _| match asked.line().as_str() {
+        "POST /api/v1/node-tests" => answer(201, &check("open")),
+        "GET /api/v1/node-tests/j-c1" => answer(200, &failed),
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["node", "test", "--pool", "h100-a"]);
+    assert_eq!(ended.code, 1);
+    assert!(
+        ended.stderr.contains("E0916") && ended.stderr.contains("install it"),
+        "{}",
+        ended.stderr
+    );
+}
