@@ -166,6 +166,7 @@ impl Agents {
             gangs: Vec::new(),
             guests: Vec::new(),
             checkpoints: checkpoints.collect(),
+            saved: Vec::new(),
             usage: Vec::new(),
         };
         Some(Event::Reported { node: agent.id.clone(), session: agent.session, report })

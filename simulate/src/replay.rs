@@ -311,6 +311,7 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
             idempotency: None,
             request,
             after: Vec::new(),
+            node_test: None,
         };
         self.step(Event::Submit { request: 1, submission: Box::new(submission) })?;
         if !self.full {
@@ -439,7 +440,7 @@ impl<'a, P: FnMut(Progress)> Loop<'a, P> {
                 | Answer::Stopping
                 | Answer::Explained(_)
                 | Answer::Queue(_)
-                | Answer::Spent(_)
+                | Answer::Spent(..)
                 | Answer::Deleted { .. }
                 | Answer::Connected
                 | Answer::Joined { .. } => {}
@@ -582,6 +583,7 @@ fn request_of(group: &Group, nnodes: u32, gpus_per_node: u32) -> JobRequest {
         on_disconnect: OnDisconnect::Keep { no_witness: false },
         retry: Retry::default(),
         hang: HangPolicy::default(),
+        hold_on_failure_ms: None,
         spec_json: String::new(),
         submit_command: String::new(),
     }

@@ -253,6 +253,7 @@ impl Agent {
             gangs: self.facts.values().cloned().collect(),
             guests: guests.collect(),
             checkpoints: self.saved(processes, now_ms).collect(),
+            saved: Vec::new(),
             usage: Vec::new(),
         })
     }

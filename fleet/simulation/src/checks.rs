@@ -15,7 +15,7 @@ use gangline_core::node::{Lifecycle, Node, Reachability};
 
 use crate::agent::{Contact, Hash};
 use crate::books::Counted;
-use crate::disk::Disk;
+use crate::disk::{Disk, Key};
 use crate::process::Process;
 use crate::world::World;
 
@@ -51,6 +51,8 @@ pub struct Checks {
     pub cancelled: BTreeSet<(JobId, u64)>,
     /// Gangs about which a restored store knows less than was.
     pub diverged: BTreeSet<GangId>,
+    /// Jobs of which a restored store knows fewer attempts than there were.
+    diverged_jobs: BTreeSet<String>,
     /// Jobs whose hold was answered, and nobody has asked for their release.
     pub on_hold: BTreeSet<JobId>,
     /// Jobs that have ever succeeded.
@@ -241,7 +243,7 @@ impl World<'_> {
     }
 
     fn note_given_up(&mut self, how: &EndHow) {
-        let EndHow::Failed { reason } = how else { return };
+        let EndHow::GivenUp { reason } = how else { return };
         if reason.ends_with("(fence)") {
             self.tally.note("member of a lost node given up: fence");
         } else if reason.contains("(stop_after") {
@@ -372,6 +374,11 @@ impl World<'_> {
             });
             if !same {
                 self.checks.diverged.insert(id.clone());
+            }
+        }
+        for key in self.disk.records.keys().filter(|key| !older.records.contains_key(key)) {
+            if let Key::Attempt(job, _) = key {
+                self.checks.diverged_jobs.insert(job.to_string());
             }
         }
         let jobs: BTreeSet<JobId> = core.jobs().map(|job| job.id.clone()).collect();
@@ -508,6 +515,9 @@ impl World<'_> {
         }
         let mine = attempt_of(operation);
         // What an older copy of the store does not know runs on until it is found.
+        if mine.0.as_ref().is_some_and(|job| self.checks.diverged_jobs.contains(job)) {
+            return;
+        }
         let known = |gang: &GangId| !self.checks.diverged.contains(gang);
         for (_, cluster) in self.clusters.iter().filter(|((gang, _), _)| known(gang)) {
             let mut guests = cluster.guests.iter().map(|(operation, _)| operation);

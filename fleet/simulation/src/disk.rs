@@ -21,6 +21,7 @@ pub(crate) enum Key {
     Project(String),
     Usage(String),
     Pool(String),
+    NodeTest(JobId),
     Account(GangId),
     Webhook(WebhookKey),
     Delivery(WebhookKey),
@@ -61,8 +62,10 @@ impl Disk {
             Write::ForgetDelivery { key } => return self.forget(&Key::Delivery(key.clone())),
             Write::Pool(pool) => Key::Pool(pool.name.clone()),
             Write::ForgetPool { name } => return self.forget(&Key::Pool(name.clone())),
+            Write::NodeTest(test) => Key::NodeTest(test.job.clone()),
+            Write::ForgetNodeTest { job } => return self.forget(&Key::NodeTest(job.clone())),
             Write::Idempotency(entry) => Key::Idempotency(entry.user.clone(), entry.key.clone()),
-            Write::Audit(_) | Write::Notice(_) | Write::Spent(_) => return,
+            Write::Audit(_) | Write::Notice(_) | Write::Spent(_) | Write::Vacancy(_) => return,
             Write::ForgetIdempotency { user, key } => {
                 return self.forget(&Key::Idempotency(user.clone(), key.clone()));
             }

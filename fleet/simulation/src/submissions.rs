@@ -71,6 +71,8 @@ impl World<'_> {
             min_runtime_ms: self.random.one_in(4).then_some(10_000),
             retry: self.some_retry(is_own),
             on_disconnect,
+            // Not drawn: what follows stays as it was.
+            hold_on_failure_ms: (is_own && self.users.made.is_multiple_of(4)).then_some(8_000),
             ..plain_request()
         };
         let job = UserJob {
@@ -255,6 +257,7 @@ fn plain_request() -> JobRequest {
         log_bytes: None,
         on_disconnect: OnDisconnect::Keep { no_witness: false },
         hang: HangPolicy::default(),
+        hold_on_failure_ms: None,
         grace_ms: 0,
         start_timeout_ms: 60_000,
         timeout_ms: None,

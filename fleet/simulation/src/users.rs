@@ -193,6 +193,7 @@ impl World<'_> {
             idempotency: job.key.map(|key| (key, [9; 32])),
             request: job.request,
             after: job.after.into_iter().map(Some).collect(),
+            node_test: None,
         };
         self.ask(Ask::Submit { job: id }, |request| Event::Submit {
             request,

@@ -44,7 +44,7 @@ pub struct Settings<'a> {
     /// Fewest and most nodes.
     pub nodes: (u64, u64),
     pub codec: &'a Codec,
-    /// Every invariant of the coordinator's core, and the replay of its disk, after so many steps.
+    /// Every invariant of the coordinator's core, and the replay of its disk, after so many commits that wrote something.
     pub deep_every: u64,
     /// Wall clocks are set; without, the same history must come out (I15).
     pub wall_jumps: bool,

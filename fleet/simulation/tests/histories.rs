@@ -10,7 +10,7 @@ use gangline_simulation::world::{Length, Settings};
 const SEEDS: u64 = 100;
 
 /// What must have happened at least so often in a hundred histories.
-const LEAST: [(&str, u64); 73] = [
+const LEAST: [(&str, u64); 74] = [
     ("agent started with members in its ledger", 500),
     ("agent's driver took a batch", 50),
     ("agent: a live member's assignment changed", 200),
@@ -63,6 +63,7 @@ const LEAST: [(&str, u64); 73] = [
     ("job: back to PENDING", 100),
     ("job: CANCELLED", 500),
     ("job: FAILED", 200),
+    ("job: HELD", 20),
     ("job: SUCCEEDED", 200),
     ("job: TIMEOUT", 50),
     ("member adopted", 100),
@@ -92,7 +93,7 @@ fn settings(seed: u64) -> Settings<'static> {
         length: Length::Events(10_000),
         nodes: (3, 8),
         codec: &|write| write.clone(),
-        deep_every: 64,
+        deep_every: 16,
         wall_jumps: true,
         reboots: true,
         driver_bug: None,

@@ -14,7 +14,7 @@ fn settings(seed: u64) -> Settings<'static> {
         length: Length::Events(10_000),
         nodes: (3, 8),
         codec: &|write| write.clone(),
-        deep_every: 64,
+        deep_every: 16,
         wall_jumps: true,
         reboots: true,
         driver_bug: None,

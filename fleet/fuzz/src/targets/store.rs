@@ -25,6 +25,7 @@ pub fn targets() -> anyhow::Result<Vec<Target>> {
             Value::Audit(_) => "audit",
             Value::Notice(_) => "notices",
             Value::Spent(_) => "spent",
+            Value::Vacancy(_) => "vacancy",
         };
         match begun.iter_mut().find(|(name, _)| *name == table) {
             Some((_, of_table)) => of_table.push(golden),
@@ -86,7 +87,11 @@ fn copies(goldens: &[Golden]) -> anyhow::Result<Target> {
         .iter()
         .filter_map(|golden| match &golden.value {
             Value::Row(table, _) => Some((*table, golden.stored())),
-            Value::Meta(..) | Value::Audit(_) | Value::Notice(_) | Value::Spent(_) => None,
+            Value::Meta(..)
+            | Value::Audit(_)
+            | Value::Notice(_)
+            | Value::Spent(_)
+            | Value::Vacancy(_) => None,
         })
         .collect();
     let mut counts = Counts::new();

@@ -25,6 +25,9 @@ struct Arguments {
     /// Threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
+    /// Print everything from this step on.
+    #[arg(long)]
+    show_from: Option<u64>,
     /// Look for planted bugs instead: each must be found.
     #[arg(long)]
     planted: bool,
@@ -36,7 +39,7 @@ fn settings(seed: u64, length: Length, nodes: (u64, u64)) -> Settings<'static> {
         length,
         nodes,
         codec: &|write| write.clone(),
-        deep_every: 256,
+        deep_every: 64,
         wall_jumps: true,
         reboots: true,
         driver_bug: None,
@@ -60,7 +63,8 @@ fn play(arguments: &Arguments) -> ExitCode {
     {
         bar.set_style(style);
     }
-    let make = |seed| settings(seed, length, (8, 64));
+    let shown_from = arguments.show_from;
+    let make = |seed| Settings { shown_from, ..settings(seed, length, (8, 64)) };
     let done = |seeds| bar.set_position(seeds);
     match campaign::run(arguments.first..=last, arguments.threads, make, || {}, done) {
         Ok(summary) => {
@@ -83,7 +87,7 @@ fn hunt() -> ExitCode {
     for (name, bug) in BUGS {
         let make = |seed| Settings {
             driver_bug: bug.of_driver(),
-            deep_every: 64,
+            deep_every: 16,
             ..settings(seed, Length::Events(10_000), (3, 8))
         };
         // One thread: the first seed, and not the quickest.
