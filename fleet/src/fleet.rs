@@ -62,6 +62,8 @@ pub struct AgentOptions {
     pub head: bool,
     pub gpus: u32,
     pub host: Option<Host>,
+    /// Directory of the cgroup that it runs in; that of this process when absent.
+    pub group: Option<PathBuf>,
     pub extra: Vec<String>,
 }
 
@@ -267,9 +269,15 @@ impl Fleet {
     pub fn agent_command(&self, options: &AgentOptions) -> Command {
         let name = &options.name;
         let ports = self.ports;
-        let mut command = match &options.host {
-            None => Command::new(&self.binaries.agent),
-            Some(host) => host.command(&self.binaries.agent),
+        let mut command = match (&options.host, &options.group) {
+            (Some(host), _) => host.command(&self.binaries.agent),
+            (None, Some(group)) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]);
+                command.arg(group).arg(&self.binaries.agent);
+                command
+            }
+            (None, None) => Command::new(&self.binaries.agent),
         };
         command
             .args(["run", "--name", name, "--join", &format!("quic://{}", self.quic)])
@@ -312,7 +320,8 @@ impl Fleet {
         let options = self.agent(name)?.options.clone();
         let mut command = self.agent_command(&options);
         let process = Process::start(name, &mut command, &log)?;
-        self.agent(name)?.process = Some(process);
+        let has_booted = options.host.as_ref().is_some_and(Host::has_booted);
+        self.agent(name)?.process = Some(if has_booted { process.within() } else { process });
         Ok(())
     }
 

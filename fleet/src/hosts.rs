@@ -2,13 +2,16 @@
 //!
 //! Made with `ip`, used through `nsenter` and `unshare`, removed on drop. Needs root.
 
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
+
+use crate::process;
 
 /// Makes the names of this process's networks differ.
 static NETWORKS: AtomicU32 = AtomicU32::new(0);
@@ -25,6 +28,20 @@ pub struct Network {
 pub struct Host {
     namespace: Arc<String>,
     pub address: IpAddr,
+    /// What has booted; without it each program has a PID namespace of its own.
+    init: Option<Arc<Init>>,
+}
+
+/// The first process of a PID namespace, which does nothing but collect orphans. The namespace
+/// and all that runs in it end with it.
+struct Init(Child);
+
+impl Drop for Init {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Whether namespaces can be made here, and if not, what is missing.
@@ -32,7 +49,7 @@ pub fn available() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("network namespaces need root".to_owned());
     }
-    for tool in ["ip", "iptables", "nsenter", "unshare"] {
+    for tool in ["ip", "iptables", "nsenter", "setpriv", "unshare"] {
         let found = Command::new("sh")
             .args(["-c", &format!("command -v {tool}")])
             .stdout(Stdio::null())
@@ -82,7 +99,8 @@ impl Network {
         let (outer, inner) = (format!("glo{subnet}-{number}"), format!("gli{subnet}-{number}"));
         let address = Ipv4Addr::new(10, 231, subnet, 11 + number);
         run("ip", &["netns", "add", &namespace])?;
-        let host = Host { namespace: Arc::new(namespace.clone()), address: address.into() };
+        let host =
+            Host { namespace: Arc::new(namespace.clone()), address: address.into(), init: None };
         run("ip", &["link", "add", &outer, "type", "veth", "peer", "name", &inner])?;
         run("ip", &["link", "set", &outer, "master", &self.bridge, "up"])?;
         run("ip", &["link", "set", &inner, "netns", &namespace])?;
@@ -122,8 +140,54 @@ impl Drop for Network {
 }
 
 impl Host {
-    /// `program` as PID 1 of a PID namespace in this host's network; it dies with its starter.
+    /// The same host with a PID namespace that lasts: of a program that dies here, what it has
+    /// started lives on.
+    pub fn boot(&self) -> anyhow::Result<Host> {
+        // Of ignored children no zombies are left.
+        let script = "echo up; exec env --ignore-signal=CHLD sleep infinity";
+        let mut init = self
+            .own_pids(Path::new("sh"))
+            .args(["-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting a namespace")?;
+        let output = init.stdout.take();
+        // From here on it ends with its owner.
+        let init = Init(init);
+        let mut up = [0; 3];
+        output.context("output")?.read_exact(&mut up).context("a namespace does not come up")?;
+        Ok(Host { init: Some(Arc::new(init)), ..self.clone() })
+    }
+
+    /// Power off: nothing that ran here lives, and nobody is told. It does not boot again.
+    pub fn halt(&self) -> anyhow::Result<()> {
+        self.cut()?;
+        let init = self.init.as_ref().context("the host has not booted")?;
+        process::kill(init.0.id())
+    }
+
+    pub fn has_booted(&self) -> bool {
+        self.init.is_some()
+    }
+
+    /// `program` in this host's network; it dies with its starter. As PID 1 of a PID namespace, or, on
+    /// a host that has booted, as one more process of that.
     pub fn command(&self, program: &Path) -> Command {
+        let Some(init) = &self.init else { return self.own_pids(program) };
+        let namespaces = format!("/proc/{}/ns", init.0.id());
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{}", self.namespace))
+            .arg(format!("--mount={namespaces}/mnt"))
+            .arg(format!("--pid={namespaces}/pid_for_children"))
+            // `nsenter` stays outside as the parent.
+            .args(["setpriv", "--pdeathsig", "KILL"])
+            .arg(program);
+        command
+    }
+
+    fn own_pids(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command
             .arg(format!("--net=/run/netns/{}", self.namespace))

@@ -13,6 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Process {
     pub name: String,
     child: Child,
+    /// The program is the only child of what was started, which ends as the program does.
+    is_within: bool,
 }
 
 impl Process {
@@ -25,15 +27,25 @@ impl Process {
             .stderr(file)
             .spawn()
             .with_context(|| format!("starting {name}"))?;
-        Ok(Process { name: name.to_owned(), child })
+        Ok(Process { name: name.to_owned(), child, is_within: false })
     }
 
+    /// Signals are for the only child of what was started, as of `nsenter`.
+    pub fn within(self) -> Process {
+        Process { is_within: true, ..self }
+    }
+
+    /// The program's own id, unless it has not begun.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        let outer = self.child.id();
+        match self.is_within {
+            true => child_of(outer).unwrap_or(outer),
+            false => outer,
+        }
     }
 
     pub fn signal(&self, signal: Signal) {
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+        if let Some(pid) = i32::try_from(self.id()).ok().and_then(Pid::from_raw) {
             // It may have ended by itself; it is still ours until it is reaped.
             let _ = kill_process(pid, signal);
         }
@@ -41,7 +53,9 @@ impl Process {
 
     /// SIGKILL, and reaps it.
     pub fn kill(&mut self) -> anyhow::Result<()> {
-        self.child.kill().ok();
+        if self.child.try_wait()?.is_none() {
+            self.signal(Signal::KILL);
+        }
         self.child.wait()?;
         Ok(())
     }
@@ -71,6 +85,12 @@ impl Process {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// The first child of a process.
+fn child_of(pid: u32) -> Option<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    children.split_whitespace().next()?.parse().ok()
 }
 
 /// A process in `/proc`.
@@ -151,8 +171,13 @@ pub fn listening_ports() -> Vec<u16> {
 
 /// SIGKILL to one process, of which nothing is known but its id.
 pub fn kill(pid: u32) -> anyhow::Result<()> {
+    signal(pid, Signal::KILL)
+}
+
+/// The same with another signal.
+pub fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).context("no process id")?;
-    Ok(kill_process(pid, Signal::KILL)?)
+    Ok(kill_process(pid, signal)?)
 }
 
 /// SIGKILL to everything that `find` finds, until nothing is found.

@@ -1,21 +1,27 @@
 //! Faults in the middle of real trainings, and how long it takes until they train again, or until
 //! it is known why they cannot.
 
+mod limits;
+mod stage;
+mod watch;
+
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
+use gangline_common::ids::MARK_VARIABLE;
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::api::Api;
+pub use self::stage::Stage;
+pub use self::watch::{Found, Times, Watch, is_over, node_of};
 use crate::build::workspace;
 use crate::fleet::Fleet;
 use crate::process;
-use crate::training::{steps, training, wait_steps};
+use crate::training::{training, wait_steps};
 
-/// How often a job is looked at.
-const LOOK: Duration = Duration::from_millis(20);
-/// Ray starts in seconds on a quiet machine; this machine may not be quiet.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// Ray starts in seconds on a quiet machine, and a lost node is waited for; this machine may not be
+/// quiet.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What is done to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,40 +31,41 @@ pub enum Fault {
     HeadKilled,
     /// The simulated driver of rank 1's node reports that a GPU fell off the bus.
     Xid,
+    /// A process of rank 1 stands still, and the spec asks for a restart.
+    Hang,
+    /// What the nodes share is full until the attempt has failed.
+    FullDisk,
+    /// Rank 1's node is cut off, and nothing of it ever comes back.
+    NodeLost,
     Exception,
     WrongImport,
     MissingData,
+    /// A task on rank 1 wants more than its cgroup may have.
+    OutOfMemory,
 }
 
 /// What became of it.
 #[derive(Debug)]
 pub struct Recovered {
     pub fault: Fault,
-    /// `category (sub_code)` of the first attempt, as `why` says it.
-    pub verdict: String,
-    pub action: String,
-    /// What was done about it, in the coordinator's words.
-    pub done: String,
+    pub found: Found,
     pub state: String,
-    /// From the fault until the attempt was over for the coordinator.
-    pub detect: Duration,
-    /// From there until everything was gone and the cause known: the next attempt is assigned.
-    pub stop: Duration,
-    /// From there until the job ran again: for a Ray gang mostly Ray's own start.
-    pub start: Option<Duration>,
-    /// From there until its next training step.
-    pub resume: Option<Duration>,
+    pub times: Times,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 7] = [
+    pub const ALL: [Fault; 11] = [
         Fault::RayletKilled,
         Fault::WorkerKilled,
         Fault::HeadKilled,
         Fault::Xid,
+        Fault::Hang,
+        Fault::FullDisk,
+        Fault::NodeLost,
         Fault::Exception,
         Fault::WrongImport,
         Fault::MissingData,
+        Fault::OutOfMemory,
     ];
 
     pub fn name(self) -> &'static str {
@@ -67,29 +74,38 @@ impl Fault {
             Fault::WorkerKilled => "worker process killed",
             Fault::HeadKilled => "Ray head killed",
             Fault::Xid => "Xid 79",
+            Fault::Hang => "a rank hangs",
+            Fault::FullDisk => "full disk",
+            Fault::NodeLost => "node lost",
             Fault::Exception => "exception in the driver",
             Fault::WrongImport => "wrong import",
             Fault::MissingData => "missing data file",
+            Fault::OutOfMemory => "out of memory in a cgroup",
         }
     }
 
     /// Whether the job is to train again after it.
     pub fn is_mended(self) -> bool {
-        match self {
-            Fault::RayletKilled | Fault::WorkerKilled | Fault::HeadKilled | Fault::Xid => true,
-            Fault::Exception | Fault::WrongImport | Fault::MissingData => false,
-        }
+        !matches!(
+            self,
+            Fault::Exception | Fault::WrongImport | Fault::MissingData | Fault::OutOfMemory
+        )
     }
 
-    /// The category that the cause belongs to.
+    /// The category that the cause belongs to; none where a node is taken out of use before anything
+    /// fails.
     pub fn category(self) -> &'static str {
         match self {
-            Fault::RayletKilled | Fault::WorkerKilled | Fault::HeadKilled => "ray_runtime",
-            // The node is taken out of use before anything fails.
+            Fault::RayletKilled | Fault::WorkerKilled | Fault::HeadKilled | Fault::NodeLost => {
+                "ray_runtime"
+            }
             Fault::Xid => "",
+            Fault::Hang => "collective_hang",
+            Fault::FullDisk => "storage",
             Fault::Exception => "user_code",
             Fault::WrongImport => "python_env",
             Fault::MissingData => "artifact_access",
+            Fault::OutOfMemory => "host_resources",
         }
     }
 
@@ -98,6 +114,8 @@ impl Fault {
             Fault::Exception => "raise ValueError('the reward is no number')",
             Fault::WrongImport => "import a_package_that_nobody_has",
             Fault::MissingData => "open('/data/rlhf/train.parquet')",
+            Fault::OutOfMemory => EATER,
+            Fault::Hang => return format!("{}{HANG}", training("train", 2, 100_000, 0.1)),
             _ => return training("train", 2, 100_000, 0.1),
         };
         let steps = workspace().join("examples/ppo_cartpole.py");
@@ -108,104 +126,85 @@ impl Fault {
         )
     }
 
-    async fn inject(self, fleet: &Fleet, api: &Api, job: &str) -> anyhow::Result<()> {
+    /// Does it to a job that trains, where it is about a rank to this one.
+    pub fn inject(self, fleet: &Fleet, page: &Value, rank: u32) -> anyhow::Result<()> {
+        let job = page["id"].as_str().context("id")?;
+        let rank = rank.to_string();
         match self {
-            Fault::RayletKilled => kill(fleet, "/raylet/raylet", ":1"),
-            Fault::WorkerKilled => kill(fleet, "ray::", ":1"),
-            Fault::HeadKilled => kill(fleet, "gcs_server", ":head"),
-            Fault::Xid => {
-                let page = api.job(job).await?;
-                let members = page["members"].as_array().context("members")?;
-                let rank = members.iter().find(|member| member["member"] == "1");
-                let node = rank.and_then(|rank| rank["node"].as_str()).context("rank 1")?;
-                let file = fleet.gpu_file(node);
-                let next = file.with_extension("next");
-                let text = std::fs::read_to_string(&file)?;
-                let gpu = "[[gpu]]\nxid = 79";
-                std::fs::write(&next, text.replacen("[[gpu]]", gpu, 1))?;
-                Ok(std::fs::rename(&next, &file)?)
-            }
-            Fault::Exception | Fault::WrongImport | Fault::MissingData => Ok(()),
+            Fault::RayletKilled => signal(job, "/raylet/raylet", &rank, Signal::KILL),
+            Fault::WorkerKilled => signal(job, ACTOR, &rank, Signal::KILL),
+            Fault::HeadKilled => signal(job, "gcs_server", "head", Signal::KILL),
+            Fault::Xid => edit_gpus(fleet, &node_of(page, &rank)?, WELL, SICK),
+            Fault::Hang => signal(job, ACTOR, &rank, Signal::STOP),
+            // Of the fleet's surroundings, or of the program itself.
+            Fault::FullDisk
+            | Fault::NodeLost
+            | Fault::Exception
+            | Fault::WrongImport
+            | Fault::MissingData
+            | Fault::OutOfMemory => Ok(()),
         }
     }
 }
 
-fn kill(fleet: &Fleet, command: &str, member: &str) -> anyhow::Result<()> {
-    let found = fleet.gang_processes();
-    let process = found.iter().find(|found| {
-        found.command.contains(command)
-            && found.mark.as_ref().is_some_and(|mark| mark.ends_with(member))
-    });
-    process::kill(process.with_context(|| format!("no {command} of {member}"))?.pid)
+/// The process of a rank that trains.
+const ACTOR: &str = "ray::RolloutActor";
+/// Takes memory on rank 1 until it is killed.
+const EATER: &str = "import ray; ray.init(); eat = ray.remote(resources={'gangline_rank_1': \
+                     0.001}, max_retries=0)(lambda: [b'x' * (1 << 26) for _ in range(1000)]); \
+                     ray.get(eat.remote())";
+const HANG: &str = "hang: {warn_after: 5s, after: 10s, action: restart}\n";
+
+/// The first GPU of a node, and the same after an Xid.
+const WELL: &str = "[[gpu]]\n";
+const SICK: &str = "[[gpu]]\nxid = 79\n";
+
+/// Takes an Xid back.
+pub fn cure(fleet: &Fleet, node: &str) -> anyhow::Result<()> {
+    edit_gpus(fleet, node, SICK, WELL)
 }
 
-/// Runs one training into one fault. The fleet has room for it on other nodes.
-pub async fn recover(fleet: &Fleet, fault: Fault) -> anyhow::Result<Recovered> {
+/// Changes the state of a node's GPUs in one step.
+fn edit_gpus(fleet: &Fleet, node: &str, from: &str, to: &str) -> anyhow::Result<()> {
+    let file = fleet.gpu_file(node);
+    let next = file.with_extension("next");
+    std::fs::write(&next, std::fs::read_to_string(&file)?.replacen(from, to, 1))?;
+    Ok(std::fs::rename(&next, &file)?)
+}
+
+/// To the process of a member that has this in its command.
+fn signal(job: &str, command: &str, member: &str, signal: Signal) -> anyhow::Result<()> {
+    // Only what runs for the job names it; everything of its gang has the gang's mark.
+    let of_job = process::find("GANGLINE_JOB_ID", job, None);
+    let mark = of_job.iter().find_map(|found| found.mark.as_ref());
+    let gang = mark.and_then(|mark| Some(mark.rsplit_once(':')?.0)).context("the job's gang")?;
+    let mark = format!("{gang}:{member}");
+    let mut found = process::find(MARK_VARIABLE, &mark, None);
+    found.retain(|process| process.mark.as_ref() == Some(&mark));
+    let process = found.iter().find(|process| process.command.contains(command));
+    let process = process.with_context(|| format!("no {command} of {mark}: {found:?}"))?;
+    process::signal(process.pid, signal)
+}
+
+/// Runs one training into one fault, on what was made for it.
+pub async fn recover(stage: &Stage, fault: Fault) -> anyhow::Result<Recovered> {
+    let fleet = stage.fleet();
     let api = fleet.api()?;
     let job = api.submit(&fault.spec()).await?;
     wait_steps(fleet, &job, if fault.is_mended() { 12 } else { 10 }).await?;
-    fault.inject(fleet, &api, &job).await?;
+    let page = api.job(&job).await?;
+    fault.inject(fleet, &page, 1)?;
+    stage.inject(fault, &page, 1)?;
     let injected = Instant::now();
-    let ended = until(&api, &job, |page| attempt(page, 1)["outcome"].is_string()).await?;
-    let detect = injected.elapsed();
-    let again = |page: &Value| page["attempts"] == 2 || is_over(page);
-    let next = until(&api, &job, again).await?;
-    let stop = injected.elapsed() - detect;
-    // Nothing of the first attempt runs any more: what comes now is of the second.
-    let of_first = steps(fleet, &job).len();
-    let (mut start, mut resume) = (None, None);
-    if !is_over(&next) {
-        let at = injected.elapsed();
-        until(&api, &job, |page| page["state"] == "RUNNING" || is_over(page)).await?;
-        start = Some(injected.elapsed() - at);
-        let at = injected.elapsed();
-        while steps(fleet, &job).len() <= of_first {
-            ensure!(injected.elapsed() < PATIENCE, "{job} makes no step");
-            tokio::time::sleep(LOOK).await;
-        }
-        resume = Some(injected.elapsed() - at);
-    }
-    let why = api.get(&format!("/api/v1/jobs/{job}/why?attempt=1")).await?;
+    let watch = Watch { api: &api, root: &fleet.shared_root(), job: &job, patience: PATIENCE };
+    watch.ended(1).await?;
+    stage.give_back()?;
+    let (times, found) = watch.follow(1, injected).await?;
     let page = api.job(&job).await?;
     if !is_over(&page) {
         api.stop(&job).await?;
         api.wait_job(&job, &["CANCELLED"], PATIENCE).await?;
     }
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let diagnosis = &why["diagnosis"];
-    let verdict = match diagnosis["category"].as_str() {
-        Some(category) => format!("{category} ({})", text(&diagnosis["sub_code"])),
-        None => text(&attempt(&ended, 1)["cause"]),
-    };
-    Ok(Recovered {
-        fault,
-        verdict,
-        action: text(&diagnosis["action"]),
-        done: text(&why["done"]),
-        state: text(&page["state"]),
-        detect,
-        stop,
-        start,
-        resume,
-    })
-}
-
-fn attempt(page: &Value, number: usize) -> &Value {
-    &page["attempt_list"][number - 1]
-}
-
-fn is_over(page: &Value) -> bool {
-    matches!(page["state"].as_str(), Some("SUCCEEDED" | "FAILED" | "CANCELLED" | "TIMEOUT"))
-}
-
-async fn until(api: &Api, job: &str, is_so: impl Fn(&Value) -> bool) -> anyhow::Result<Value> {
-    let began = Instant::now();
-    loop {
-        let page = api.job(job).await?;
-        if is_so(&page) {
-            return Ok(page);
-        }
-        ensure!(began.elapsed() < PATIENCE, "{page}");
-        tokio::time::sleep(LOOK).await;
-    }
+    let state = page["state"].as_str().unwrap_or_default().to_owned();
+    Ok(Recovered { fault, found, state, times })
 }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Parser;
 use gangline_fleet::build::{binaries, workspace};
-use gangline_fleet::soak::{heads, kills, memory};
-use gangline_fleet::{slots, training};
+use gangline_fleet::soak::{faults, heads, kills, memory};
+use gangline_fleet::{hosts, slots, training};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -18,6 +18,8 @@ use tokio::signal::unix::{SignalKind, signal};
 const AGENTS: usize = 3;
 /// Clients that keep its queue busy.
 const CLIENTS: u64 = 4;
+/// Trainings at a time under faults.
+const TRAININGS: u8 = 3;
 
 #[derive(Parser)]
 #[command(name = "soak", about = "Random kills under a running queue, and other long runs")]
@@ -31,6 +33,9 @@ struct Arguments {
     /// Instead: kill so many Ray heads, each under a training of its own.
     #[arg(long, value_name = "KILLS")]
     ray_heads: Option<u32>,
+    /// Instead: so many faults of every kind under three trainings, on nodes in namespaces (needs root).
+    #[arg(long, value_name = "FAULTS")]
+    faults: Option<u32>,
     /// Instead: watch memory and descriptors under load for so long, without kills (`1h`, `10m`).
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     memory: Option<Duration>,
@@ -73,6 +78,9 @@ async fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if let Some(duration) = arguments.memory {
         return watch_memory(duration).await;
+    }
+    if let Some(faults) = arguments.faults {
+        return let_faults_happen(faults, arguments.seed).await;
     }
     if let Some(heads) = arguments.ray_heads {
         return kill_heads(heads, arguments.seed).await;
@@ -139,6 +147,23 @@ async fn kill_heads(heads: u32, seed: u64) -> anyhow::Result<()> {
         println!("{word:<12} {kills:>6} {named:>14} {mean:>14.2?} {:>14.2?}", tally.slowest);
     }
     println!("every job failed and said why, no process left, and the next one ran");
+    Ok(())
+}
+
+async fn let_faults_happen(faults: u32, seed: u64) -> anyhow::Result<()> {
+    println!("cargo soak --faults {faults} --seed {seed}");
+    if let Err(missing) = hosts::available() {
+        bail!("{missing}");
+    }
+    let ground = faults::ground(binaries(false).await?, TRAININGS).await?;
+    let deck = faults::Kind::DECK.to_vec();
+    let options = faults::Options { seed, faults, trainings: TRAININGS, deck };
+    let _slot = slots::heavy().await?;
+    let report = faults::run(ground, options, |line| println!("{line}")).await?;
+    print!("{}", report.table());
+    println!(
+        "every training succeeded, from its checkpoints, each step is in the logs once, nothing is left"
+    );
     Ok(())
 }
 

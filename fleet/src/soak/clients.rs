@@ -245,14 +245,15 @@ impl Client {
     }
 
     /// The newest job's key, which is its name, and its spec: one or two ranks, each of which notes that
-    /// it has started, and of how many it is one, and does nothing for a while.
+    /// it has started, and of how many it is one, and does nothing for a while. It is not tried again: a
+    /// rank that starts twice is what is looked for.
     fn new_job(&mut self) -> (Id, String) {
         let key = format!("c{}-{}", self.number, self.submitted);
         let nnodes = self.random.between(1, 2);
         let tenths = self.random.between(1, 4);
         let spec = format!(
-            "name: {key}\nresources: {{nnodes: {nnodes}}}\nlauncher: {{type: command}}\nrun: |\n  \
-             echo $NNODES >> $GANGLINE_CKPT_DIR/$NODE_RANK\n  sleep 0.{tenths}\n"
+            "name: {key}\nresources: {{nnodes: {nnodes}}}\nlauncher: {{type: command}}\nretry: {{max: 0}}\n\
+             run: |\n  echo $NNODES >> $GANGLINE_CKPT_DIR/$NODE_RANK\n  sleep 0.{tenths}\n"
         );
         (key.into(), spec)
     }

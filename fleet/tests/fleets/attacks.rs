@@ -1,11 +1,10 @@
 //! Attacks on the QUIC port of a real coordinator, by their numbers: A6, A8, A9, A12.
 
-mod support;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{SHORT, TestResult, command_fleet};
 use anyhow::Context;
 use gangline_common::ids::Generation;
 use gangline_common::tls::{self, agent_config};
@@ -15,7 +14,6 @@ use gangline_common::wire::v1::{AgentMessage, Heartbeat};
 use gangline_fleet::fleet::Fleet;
 use gangline_fleet::raw_agent::{RawAgent, hello};
 use quinn::VarInt;
-use support::{SHORT, TestResult, command_fleet};
 
 async fn joined(fleet: &Fleet) -> anyhow::Result<RawAgent> {
     let token = fleet.join_token(1, 600).await?;

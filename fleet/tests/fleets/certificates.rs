@@ -1,12 +1,10 @@
 //! Certificates that live for a minute: renewal, expiry, revocation of a live connection.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{SHORT, TestResult, built, command};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::raw_agent::{RawAgent, hello};
-use support::{SHORT, TestResult, built, command};
 
 #[tokio::test]
 async fn a_60_second_certificate_is_renewed_while_a_gang_runs() -> TestResult {

@@ -1,17 +1,15 @@
 //! A standing cluster and the jobs that share it, on real Ray: two versions of one package at a time,
 //! and the end of a job that takes its own processes along and nobody else's.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::support::{RAY, SHORT, TestResult, ray_fleet};
 use anyhow::{Context, ensure};
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::Fleet;
 use gangline_fleet::slots;
 use serde_json::json;
-use support::{RAY, SHORT, TestResult, ray_fleet};
 
 const CLUSTER: &str = "{kind: cluster, name: dev, resources: {nnodes: 2, gpus_per_node: 4}}";
 

@@ -1,13 +1,12 @@
 //! The code of a job, from a directory on the user's machine to the processes on the nodes, with the
 //! real command line and real agents.
 
-mod support;
-
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::support::{RAY, SHORT, TestResult, built, command_fleet, ray_python};
 use anyhow::{Context, ensure};
 use gangline_common::ids::JobId;
 use gangline_common::transport::StreamKind;
@@ -16,7 +15,6 @@ use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::raw_agent::{RawAgent, hello};
 use gangline_fleet::slots;
 use serde_json::Value;
-use support::{RAY, SHORT, TestResult, built, command_fleet, ray_python};
 
 /// A program of two files and data, as it lies in a user's directory.
 struct Project(PathBuf);

@@ -1,11 +1,9 @@
 //! Command gangs on real processes: what every rank sees, what is left, what is refused.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support::{SHORT, TestResult, command, command_fleet, once};
 use anyhow::Context;
-use support::{SHORT, TestResult, command, command_fleet, once};
 
 #[tokio::test]
 async fn arguments_arrive_literally_and_every_rank_knows_its_place() -> TestResult {

@@ -1,15 +1,12 @@
 //! I5: an acknowledged submit survives kill -9, and one idempotency key never makes two jobs; F17: nor is
 //! anything lost when the coordinator's disk is nearly full.
 
-mod support;
-
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::disk::SmallDisk;
+use crate::support::{SHORT, TestResult, built, command};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use support::{SHORT, TestResult, built, command};
 
 /// Fifty times: submit, kill in the next instant, start, submit again with the same key.
 #[tokio::test]
@@ -55,38 +52,6 @@ async fn fifty_kills_lose_nothing_and_double_nothing() -> TestResult {
     let jobs = api.get("/api/v1/jobs?page_size=1000").await?;
     let count = jobs["jobs"].as_array().map_or(0, Vec::len);
     assert_eq!(count, 50, "fifty keys made {count} jobs");
-    Ok(())
-}
-
-/// A small disk in a directory, until this is dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    /// Takes over the files that are in the directory.
-    fn below(directory: &Path, mib: u32) -> anyhow::Result<SmallDisk> {
-        let aside = directory.with_extension("aside");
-        std::fs::rename(directory, &aside)?;
-        std::fs::create_dir(directory)?;
-        let size = format!("size={mib}m,mode=700");
-        done(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "disk"]).arg(directory))?;
-        let disk = SmallDisk(directory.to_owned());
-        done(Command::new("cp").arg("-a").arg(aside.join(".")).arg(directory))?;
-        std::fs::remove_dir_all(aside)?;
-        Ok(disk)
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        if let Err(error) = done(Command::new("umount").arg("--lazy").arg(&self.0)) {
-            eprintln!("{}: {error}", self.0.display());
-        }
-    }
-}
-
-fn done(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status()?;
-    anyhow::ensure!(status.success(), "{command:?}: {status}");
     Ok(())
 }
 

@@ -1,17 +1,15 @@
 //! A node that is cut off stops its part of a gang, or does not, as the gang's `on_disconnect` says;
 //! and nothing of it is given away before (F2, F8, F10).
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{
+    RAY, SHORT, TestResult, built, command_fleet, once, ray_python, training, wait_steps,
+};
 use anyhow::Context;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::{hosts, slots};
 use serde_json::Value;
-use support::{
-    RAY, SHORT, TestResult, built, command_fleet, once, ray_python, training, wait_steps,
-};
 
 /// Processes of this rank, of whatever gang.
 fn ranks_of(fleet: &Fleet, rank: u32) -> usize {

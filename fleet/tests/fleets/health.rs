@@ -1,17 +1,15 @@
 //! Sick hardware on real processes: agents whose stand-in NVML is told to fail, and a shared file system
 //! that is frozen. What is shown, what is done about it, and what is left alone.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::support::{SHORT, TestResult, built};
 use anyhow::{Context, ensure};
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use serde_json::Value;
-use support::{SHORT, TestResult, built};
 
 /// NVML's own time-out is 15 s, and a canary may take as long to be tried.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -86,7 +84,14 @@ async fn an_xid_79_cordons_the_node_and_the_job_runs_elsewhere_but_a_line_that_s
     let of_gpus = conditions(&calm).any(|condition| condition["rule"] == "xid-fatal");
     ensure!(calm["cordon"].is_null() && !of_gpus, "{calm}");
 
-    edit_gpus(&fleet, &first, |text| text.replacen("[[gpu]]", "[[gpu]]\nxid = 79", 1))?;
+    let inject = |node: &str, fault: &str| {
+        let (path, body) =
+            (format!("/api/v1/nodes/{node}/inject"), format!(r#"{{"fault": "{fault}"}}"#));
+        let api = &api;
+        async move { api.post(&path, &[], &body).await }
+    };
+    let (status, answer) = inject(&first, "xid=79").await?;
+    ensure!(status == 200 && answer.to_string().contains("Xid 79"), "{status}: {answer}");
     let (node, took) = until(&api, &first, "xid-fatal", true).await?;
     println!("Xid 79 was shown after {took:?}");
     ensure!(node["cordon"]["by"] == "health" && node["health"] == "unhealthy", "{node}");
@@ -109,7 +114,70 @@ async fn an_xid_79_cordons_the_node_and_the_job_runs_elsewhere_but_a_line_that_s
     let (status, answer) = api.post(&format!("/api/v1/nodes/{first}/resume"), &[], "{}").await?;
     ensure!(status == 200, "{status}: {answer}");
     let (node, _) = until(&api, &first, "xid-fatal", false).await?;
-    ensure!(node["cordon"].is_null(), "{node}");
+    ensure!(node["cordon"].is_null() && node["doubt"].is_null(), "{node}");
+
+    // What cannot be simulated here is refused, and so is what is no fault; a GPU that is lost and well
+    // again is seen as both.
+    for (fault, code) in [("link", "E0396"), ("fire", "E0320")] {
+        let (_, answer) = inject(&first, fault).await?;
+        ensure!(answer["code"] == code, "{fault}: {answer}");
+    }
+    inject(&first, "kill").await?;
+    until(&api, &first, "gpu-handle", true).await?;
+    inject(&first, "heal").await?;
+    api.post(&format!("/api/v1/nodes/{first}/resume"), &[], "{}").await?;
+    until(&api, &first, "gpu-handle", false).await?;
+    // It has every CPU of its node.
+    api.post(&format!("/api/v1/jobs/{job}/stop"), &[], "{}").await?;
+    api.wait_job(&job, &["CANCELLED"], PATIENCE).await?;
+    check_the_network(&fleet, &api).await
+}
+
+/// Checks of the network as jobs on both nodes: one without PyTorch, and one with a program in its
+/// place that says what it measured.
+async fn check_the_network(fleet: &Fleet, api: &Api) -> TestResult {
+    let measures = fleet.path("measures");
+    let said = r#"gangline-node-test: {"backend": "gloo", "versions": {"torch": "0"}, "message_bytes": 8,
+        "all_reduce": {"bytes_per_s": 5, "latency_ns": 6},
+        "pairs": [{"a": 0, "b": 1, "bytes_per_s": 7000, "latency_ns": 8000}]}"#;
+    let said = said.replace("\n       ", "");
+    let script = format!(
+        "#!/bin/sh\ncase \"$2\" in *find_spec*) exit 0;; esac\n\
+         [ \"$GANGLINE_NODE_RANK\" = 0 ] && [ \"$GANGLINE_NNODES\" = 2 ] && echo '{said}'\nexit 0\n"
+    );
+    std::fs::write(&measures, script)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&measures, mode)?;
+    let begin = |python: String| async move {
+        let body = format!(r#"{{"python": "{python}"}}"#);
+        let (status, begun) = api.post("/api/v1/node-tests", &[], &body).await?;
+        ensure!(status == 201, "{status}: {begun}");
+        let path = format!("/api/v1/node-tests/{}", begun["job"].as_str().context("a job")?);
+        let began = Instant::now();
+        loop {
+            let test = api.get(&path).await?;
+            if test["state"] != "open" {
+                return Ok(test);
+            }
+            ensure!(began.elapsed() < PATIENCE, "{test}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let test = begin("/bin/false".to_owned()).await?;
+    let why = test["why"].as_str().unwrap_or_default();
+    ensure!(test["state"] == "failed" && why.contains("apt install python3-torch"), "{test}");
+    let test = begin(measures.to_string_lossy().into_owned()).await?;
+    ensure!(
+        test["state"] == "measured" && test["result"]["slow"] == serde_json::json!([]),
+        "{test}"
+    );
+    let pair = &test["result"]["pairs"][0];
+    ensure!(
+        pair["nodes"] == serde_json::json!(["w0", "w1"]) && pair["latency_us"] == 8.0,
+        "{test}"
+    );
+    let node = api.get("/api/v1/nodes/w1").await?;
+    ensure!(node["network_test"]["best_bytes_per_s"] == 7000, "{}", node["network_test"]);
     Ok(())
 }
 

@@ -1,15 +1,13 @@
 //! Jobs in the queue on real processes, by the command line: held and released, sent back, put before
 //! others, run after others, and waiting no longer than they may.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{SHORT, TestResult, built};
 use anyhow::Context;
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use serde_json::Value;
-use support::{SHORT, TestResult, built};
 
 /// Workers with one GPU each: one job of these tests at a time on each.
 async fn workers(count: u32) -> anyhow::Result<Fleet> {

@@ -1,16 +1,14 @@
 //! Logs of real processes: what is written on every node arrives at the coordinator, once.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{RAY, SHORT, TestResult, command_fleet, ray_fleet};
 use anyhow::Context;
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_coordinator::ingest::logs::Logs;
 use gangline_fleet::fleet::Fleet;
 use gangline_fleet::slots;
 use serde_json::{Value, json};
-use support::{RAY, SHORT, TestResult, command_fleet, ray_fleet};
 
 /// An actor on rank 1 that writes numbered lines to its own stderr.
 const WRITER: &str = r#"cat > writer.py <<'END'

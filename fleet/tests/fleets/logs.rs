@@ -1,10 +1,8 @@
 //! Logs of many members through real agents and our command: in the order of time, as they come,
 //! searched, listed and copied.
 
-mod support;
-
+use crate::support::{SHORT, TestResult, command, command_fleet};
 use anyhow::Context;
-use support::{SHORT, TestResult, command, command_fleet};
 
 #[tokio::test]
 async fn the_lines_of_all_ranks_are_merged_searched_and_copied() -> TestResult {

@@ -28,6 +28,7 @@ mod scenes;
 mod scheduling;
 mod secrets;
 mod soak;
+mod soak_faults;
 mod support;
 mod telemetry;
 mod templates;

@@ -1,15 +1,13 @@
 //! Labels, pools and whole nodes on real processes: agents that say what they are, operators who know
 //! better, and command gangs that ask for it.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{SHORT, TestResult, built};
 use anyhow::ensure;
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use serde_json::Value;
-use support::{SHORT, TestResult, built};
 
 /// Three workers with two GPUs each: `a` in the pool `cold`, and `b` and `c` in none of their own.
 async fn three_workers() -> anyhow::Result<Fleet> {

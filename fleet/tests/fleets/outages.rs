@@ -1,11 +1,9 @@
 //! Coordinator and agent killed in mid-training on real Ray: training does not notice.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{RAY, TestResult, logged_steps, ray_fleet, steps, training, wait_steps};
 use gangline_fleet::slots;
-use support::{RAY, TestResult, logged_steps, ray_fleet, steps, training, wait_steps};
 
 /// F3: coordinator kill -9, back after 60 s. No step lost or repeated, no gap in the log.
 #[tokio::test]

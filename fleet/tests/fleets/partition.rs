@@ -1,14 +1,14 @@
 //! Hosts in network and PID namespaces: the Ray driver's address, and a cut that training does not
 //! notice (F8, F9).
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    RAY, TestResult, built, logged_steps, ray_python, steps, training, wait_steps,
+};
 use anyhow::Context;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::{hosts, slots};
-use support::{RAY, TestResult, built, logged_steps, ray_python, steps, training, wait_steps};
 
 #[tokio::test]
 async fn an_agent_is_cut_off_for_a_minute() -> TestResult {

@@ -4,8 +4,6 @@
 //! Needs the programs `prometheus` and `promtool`; says so where they are not there. With
 //! `GANGLINE_LOOK_S=60` in the environment it waits for a minute, so that one can look at its pages.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
@@ -13,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{RAY, TestResult, built, ray_python};
 use anyhow::{Context, bail, ensure};
 use gangline_fleet::api::Api;
 use gangline_fleet::build::{Binaries, workspace};
@@ -20,7 +19,6 @@ use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::process::Process;
 use gangline_fleet::slots;
 use serde_json::Value;
-use support::{RAY, TestResult, built, ray_python};
 
 /// How long Prometheus may take until it has seen what there is.
 const SEEN: Duration = Duration::from_secs(60);

@@ -1,15 +1,13 @@
 //! The stock `ray job` command and `JobSubmissionClient` against our coordinator, on real Ray.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::support::{RAY, SHORT, TestResult, ray_fleet, ray_python};
 use anyhow::{Context, ensure};
 use gangline_fleet::fleet::Fleet;
 use gangline_fleet::slots;
-use support::{RAY, SHORT, TestResult, ray_fleet, ray_python};
 use tokio::process::Command;
 
 /// A user with Ray's own programs, and nothing of ours.

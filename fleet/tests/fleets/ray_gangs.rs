@@ -1,16 +1,14 @@
 //! Ray gangs on real Ray: where the driver runs, two gangs side by side, a raylet that dies.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use crate::support::{RAY, TestResult, once, ray_fleet, training, wait_steps};
 use anyhow::Context;
 use gangline_fleet::process::find;
 use gangline_fleet::slots;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{RAY, TestResult, once, ray_fleet, training, wait_steps};
 
 fn texts(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()

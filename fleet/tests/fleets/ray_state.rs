@@ -1,15 +1,13 @@
 //! What a job's own Ray says of itself, through the coordinator: a real cluster on two worker
 //! nodes with an actor, a dead actor and placement groups.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{RAY, TestResult, command, ray_fleet};
 use anyhow::Context;
 use gangline_fleet::api::Api;
 use gangline_fleet::slots;
 use serde_json::Value;
-use support::{RAY, TestResult, command, ray_fleet};
 
 /// One actor per rank by a placement group, one that dies, one group that cannot be placed.
 const PROGRAM: &str = r#"
@@ -204,14 +202,14 @@ async fn a_jobs_ray_cluster_is_seen_through_the_api() -> TestResult {
 
 #[tokio::test]
 async fn a_job_without_ray_says_so() -> TestResult {
-    let fleet = support::command_fleet(1).await?;
+    let fleet = crate::support::command_fleet(1).await?;
     let api = fleet.api()?;
     let job = api.submit(&command("plain", 1, r#"["sleep", "600"]"#)).await?;
-    api.wait_job(&job, &["RUNNING"], support::SHORT).await?;
+    api.wait_job(&job, &["RUNNING"], crate::support::SHORT).await?;
     let (status, problem) = asked(&api, &format!("/api/v1/jobs/{job}/ray/nodes")).await?;
     assert_eq!((status, &problem["code"]), (409, &"E0361".into()), "{problem}");
     api.stop(&job).await?;
-    api.wait_job(&job, &["CANCELLED"], support::SHORT).await?;
+    api.wait_job(&job, &["CANCELLED"], crate::support::SHORT).await?;
     fleet.assert_clean().await
 }
 

@@ -1,12 +1,11 @@
 //! What is refused, with a clear message, nothing started, nothing lost, memory bounded.
 
-mod support;
-
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{SHORT, TestResult, built, command, command_fleet};
 use anyhow::Context;
 use gangline_common::ids::{Generation, MemberKey};
 use gangline_common::tls::{self, Identity};
@@ -17,7 +16,6 @@ use gangline_common::wire::v1::{
 };
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::raw_agent::{RawAgent, hello};
-use support::{SHORT, TestResult, built, command, command_fleet};
 
 /// Runs a real agent with this token; returns its exit code and what it said.
 fn agent_with(fleet: &Fleet, token: &str) -> anyhow::Result<(Option<i32>, String)> {
@@ -113,6 +111,7 @@ async fn a18_an_agent_that_speaks_for_another_node() -> TestResult {
             state: ended,
             guests: Vec::new(),
             checkpoint: None,
+            saved: None,
             usage: None,
         }],
         gangs: Vec::new(),

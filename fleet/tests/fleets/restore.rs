@@ -1,18 +1,16 @@
 //! F46 on real processes: a store of an older copy, or an empty one, disturbs nothing that runs.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use crate::support::{SHORT, TestResult, command, command_fleet};
 use anyhow::Context;
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{SHORT, TestResult, command, command_fleet};
 
 /// Notes every polite signal in its directory and goes on.
 const STUBBORN: &str = r#"["sh", "-c", "trap 'date >> $GANGLINE_CKPT_DIR/signalled' TERM INT HUP; touch $GANGLINE_CKPT_DIR/up-$NODE_RANK; while :; do sleep 0.2; done"]"#;
@@ -42,10 +40,20 @@ fn done(fleet: &Fleet, arguments: &[&str]) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The shells of the gangs; what they run in between comes and goes.
+/// The shells of the gangs; what they run in between comes and goes, and looks like its shell for a
+/// moment.
 fn shells(fleet: &Fleet) -> BTreeSet<u32> {
     let found = fleet.gang_processes();
-    found.into_iter().filter(|p| p.command.contains("signalled")).map(|p| p.pid).collect()
+    let all: BTreeSet<u32> =
+        found.into_iter().filter(|p| p.command.contains("signalled")).map(|p| p.pid).collect();
+    let is_shell = |pid: &&u32| parent(**pid).is_some_and(|parent| !all.contains(&parent));
+    all.iter().filter(is_shell).copied().collect()
+}
+
+/// `None` when it has gone.
+fn parent(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 /// Every file that the gangs have written, by name.

@@ -1,20 +1,18 @@
 //! How things stood is kept when a job fails, and can be asked of one that runs: on real processes,
 //! with a real `py-spy`. Secrets are in none of it.
 
-mod support;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::support::{RAY, SHORT, TestResult, built, ray_python, training, wait_steps};
 use anyhow::Context;
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::ray_env::PY_SPY;
 use gangline_fleet::slots;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use support::{RAY, SHORT, TestResult, built, ray_python, training, wait_steps};
+use serde_json::{Value, json};
 
 /// A secret of the project, a variable that its name makes one, and what stands in their values.
 const SECRET: &str = "canary-one-7d1f 'quoted' $HOME\nand a second line";
@@ -38,16 +36,17 @@ print("up", flush=True)
 fail() if rank == last else lonely() if rank == 2 else barrier()
 "#;
 
-fn spec(nnodes: u32, wait_for: &Path) -> String {
-    serde_json::json!({
+fn spec(nnodes: u32, wait_for: &Path, more: Value) -> anyhow::Result<String> {
+    let mut spec = json!({
         "name": "scenes",
         "resources": {"nnodes": nnodes},
         "launcher": {"type": "command"},
         "command": ["python3", "-u", "-c", SCRIPT, wait_for],
         "env": {"MY_TOKEN": TOKEN, "NCCL_DEBUG": "INFO"},
         "secrets": ["API_KEY"],
-    })
-    .to_string()
+    });
+    spec.as_object_mut().context("spec")?.extend(more.as_object().cloned().unwrap_or_default());
+    Ok(spec.to_string())
 }
 
 /// The directory with `py-spy`.
@@ -113,7 +112,8 @@ async fn the_rank_that_stands_elsewhere_is_named() -> TestResult {
     let file = fleet.path("value");
     std::fs::write(&file, SECRET)?;
     gangline(&fleet, &["secret", "set", "API_KEY", "--from-file", file.to_str().context("path")?])?;
-    let job = api.submit(&spec(5, &fleet.path("never"))).await?;
+    let hang = json!({"hang": {"warn_after": "3s", "after": "5s", "action": "capture"}});
+    let job = api.submit(&spec(5, &fleet.path("never"), hang)?).await?;
     api.wait_job(&job, &["RUNNING"], SHORT).await?;
     for rank in 0..5 {
         let query = format!("rank={rank}");
@@ -148,11 +148,64 @@ async fn the_rank_that_stands_elsewhere_is_named() -> TestResult {
     assert_eq!((&now["occasion"], &now["member"]), (&"asked".into(), &"4".into()));
     assert!(part(&now, "processes")?.contains("sleep 600; : [secret]"), "{now}");
     assert!(CANARIES.iter().all(|canary| !now.to_string().contains(canary)));
+    it_hangs_and_is_captured(&fleet, &job).await?;
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], SHORT).await?;
+    kept_in_the_directory(&fleet, &job, &["rank-2-hung.json"]).await?;
     let refused = fleet.cli().args(["stack", &job]).output()?;
     assert!(String::from_utf8_lossy(&refused.stderr).contains("E0360"));
     fleet.assert_clean().await
+}
+
+/// When its time for that has come the agents have looked, who is apart is named, and it is kept.
+async fn it_hangs_and_is_captured(fleet: &Fleet, job: &str) -> TestResult {
+    let api = fleet.api()?;
+    let end = Instant::now() + SHORT;
+    let how = loop {
+        let view = api.get(&format!("/api/v1/jobs/{job}")).await?;
+        let how = view["stalled_how"].as_str().unwrap_or_default();
+        // It is told of when it was seen.
+        if how.contains("stacks: ") && view["history"].to_string().contains("stacks: ") {
+            break how.to_owned();
+        }
+        anyhow::ensure!(Instant::now() < end, "{view}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    eprintln!("{how}");
+    assert!(how.starts_with("no line for ") && how.contains("rank 2 on w2 (pid "), "{how}");
+    assert!(how.contains(") in lonely (") && how.contains("3 in barrier ("), "{how}");
+    let why = gangline(fleet, &["why", job])?;
+    assert!(why.contains("Stalled     no line for ") && why.contains("in lonely ("), "{why}");
+    let events = api.get(&format!("/api/v1/events?object=job%20{job}")).await?.to_string();
+    assert!(events.contains("job.hung") && events.contains("rank 2 on w2 (pid "), "{events}");
+    let path = format!("/api/v1/jobs/{job}/scene?rank=2&hung=true");
+    let kept = loop {
+        match api.get(&path).await {
+            Ok(kept) => break kept,
+            Err(error) => anyhow::ensure!(Instant::now() < end, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    assert_eq!(kept["occasion"], "hung");
+    assert!(part(&kept, "environment")?.contains("NCCL_DEBUG=INFO\n"), "{kept}");
+    assert!(kept["stacks"].to_string().contains("lonely ("), "{kept}");
+    assert!(CANARIES.iter().all(|canary| !kept.to_string().contains(canary)));
+    Ok(())
+}
+
+/// Waits until the scenes of the first attempt are below the shared root, where the helper that copies
+/// logs puts them; they hold no canary.
+async fn kept_in_the_directory(fleet: &Fleet, job: &str, names: &[&str]) -> TestResult {
+    let kept = fleet.shared_root().join("jobs").join(job).join("bundle/attempt-1");
+    let missing = || names.iter().map(|name| kept.join(name)).any(|path| !path.exists());
+    for _ in 0..200 {
+        if !missing() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!missing(), "{names:?} in {}", kept.display());
+    clean_files(&kept, &mut Vec::new())
 }
 
 #[tokio::test]
@@ -163,12 +216,29 @@ async fn a46_a_failure_keeps_how_things_stood_and_no_secret() -> TestResult {
     std::fs::write(&file, SECRET)?;
     gangline(&fleet, &["secret", "set", "API_KEY", "--from-file", file.to_str().context("path")?])?;
     let go = fleet.path("go");
-    let job = api.submit(&spec(2, &go)).await?;
+    let job = api.submit(&spec(2, &go, json!({"hold_on_failure": "10m"}))?).await?;
     api.wait_job(&job, &["RUNNING"], SHORT).await?;
     while !api.logs(&job, "rank=1").await?.contains("the key is") {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     std::fs::write(&go, "")?;
+    // What is left stays for a person, who looks and lets it go.
+    let held = api.wait_job(&job, &["HELD"], SHORT).await?;
+    assert!(held["kept_up_until"].is_string(), "{held}");
+    // Not all of it may be there yet.
+    while !scene(&api, &job, "0").await.is_ok_and(|scene| scene["occasion"] == "stopping") {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let show = gangline(&fleet, &["show", &job])?;
+    assert!(show.contains("data.parquet") && show.contains("kept up      until "), "{show}");
+    let ranks = || {
+        fleet
+            .gang_processes()
+            .into_iter()
+            .filter(|process| process.command.contains("python3 -u -c"))
+    };
+    assert!(ranks().count() > 0, "rank 0 is still there");
+    gangline(&fleet, &["release", &job])?;
     let done = api.wait_job(&job, &["FAILED"], SHORT).await?;
     let reason = done["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("rank 1 on") && reason.contains("data.parquet"), "{reason}");
@@ -191,17 +261,19 @@ async fn a46_a_failure_keeps_how_things_stood_and_no_secret() -> TestResult {
     assert!(part(&other, "samples")?.contains("Z host memory="), "{other}");
     assert!(part(&other, "versions")?.starts_with("agent "), "{other}");
 
-    // Below the shared root, by the helper that copies logs there.
-    let kept = fleet.shared_root().join("jobs").join(&job).join("bundle/attempt-1");
-    let both = ["rank-0.json", "rank-1.json"].map(|name| kept.join(name));
+    kept_in_the_directory(&fleet, &job, &["rank-0.json", "rank-1.json"]).await?;
+    let page = fleet.shared_root().join("jobs").join(&job).join("logs/attempt-1/why.txt");
     for _ in 0..200 {
-        if both.iter().all(|path| path.exists()) {
+        if page.exists() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    clean_files(&kept, &mut Vec::new())?;
-    assert!(both.iter().all(|path| path.exists()));
+    let page = std::fs::read_to_string(page)?;
+    eprintln!("{page}");
+    for said in ["attempt 1 failed", "Cause ", "data.parquet", "Done        not tried again: "] {
+        assert!(page.contains(said), "{page}");
+    }
 
     let archive = fleet.path("b.tar.gz");
     gangline(&fleet, &["bundle", &job, "-f", archive.to_str().context("path")?])?;

@@ -1,16 +1,14 @@
 //! Who makes room for whom, on real processes: a quota that changes, a priority that is higher, and
 //! what people are told about it.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{SHORT, TestResult, built};
 use anyhow::Context;
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use reqwest::Method;
 use serde_json::Value;
-use support::{SHORT, TestResult, built};
 
 async fn two_nodes_with_four_gpus() -> anyhow::Result<Fleet> {
     let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;

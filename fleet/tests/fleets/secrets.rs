@@ -2,15 +2,13 @@
 //! searched for its value, with every program at debug level. The agents' own ledgers and spools hold
 //! what they must run, are private files, and are not searched.
 
-mod support;
-
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use crate::support::{RAY, SHORT, TestResult, built, ray_python};
 use anyhow::Context;
 use gangline_common::tls::sha256;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use support::{RAY, SHORT, TestResult, built, ray_python};
 
 const FIRST: &str = "canary-one-7d1f 'quoted' $HOME\nand a second line";
 const SECOND: &str = "canary-two-a93c";

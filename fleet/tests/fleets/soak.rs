@@ -1,9 +1,7 @@
 //! The soak's short form: twenty kills under a running queue, with the check of the history.
 
-mod support;
-
+use crate::support::{TestResult, built};
 use gangline_fleet::soak::kills::{self, Options, Victim};
-use support::{TestResult, built};
 
 /// No acknowledged job lost, none doubled, every rank ran once, nothing left behind.
 #[tokio::test]

@@ -1,17 +1,15 @@
 //! Readings on real processes: from a stand-in GPU over the agent and the coordinator to a watcher of the
 //! stream, to `node ls -w`, and to the charts of the job that uses the GPU.
 
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::support::{SHORT, TestResult, built};
 use anyhow::{Context, ensure};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use reqwest::{Method, Response};
 use serde_json::Value;
-use support::{SHORT, TestResult, built};
 
 /// The stream of one node, event by event.
 struct Stream {

@@ -1,17 +1,15 @@
 //! Templates on real agents and real Ray: the program behind a template gets every argument as it
 //! is meant, the facts of its gang filled in and the user's own words untouched.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use crate::support::{RAY, SHORT, TestResult, command_fleet, ray_fleet};
 use anyhow::Context;
 use gangline_fleet::fleet::Fleet;
 use gangline_fleet::slots;
 use serde_json::Value;
-use support::{RAY, SHORT, TestResult, command_fleet, ray_fleet};
 
 /// What no shell may see, no variable may replace, and no quoting may change.
 const HOSTILE: [&str; 4] = ["$(id)", "$GANGLINE_NNODES", "a 'b' \"c\" \\", "{x: 1}"];

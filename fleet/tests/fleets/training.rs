@@ -1,17 +1,16 @@
 //! Steps of real processes: how far a training is, that it goes on under another attempt, and that one
 //! that hangs is told of.
 
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use crate::support::endpoint::{CANARY, Endpoint};
+use crate::support::{SHORT, TestResult, built};
 use anyhow::Context;
 use gangline_common::time::{Timestamp, wall_text};
+use gangline_fleet::build::workspace;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use serde_json::{Value, json};
-use support::endpoint::{CANARY, Endpoint};
-use support::{SHORT, TestResult, built};
 use tokio::time::{Duration, sleep};
 
 async fn fleet_with_gpus() -> anyhow::Result<Fleet> {
@@ -29,6 +28,12 @@ fn spec(name: &str, hang: &str, script: &str) -> String {
          echo \"step:$n - actor/pg_loss:0.$n - lr:1e-06\"\n      sleep 1\n    done\n  fi\n  {script}\n"
     )
 }
+
+/// Three ranks, each of which says its own steps; those of rank 2 take longer, as it says.
+const SLOW: &str = "name: slow\nresources: {nnodes: 3, gpus_per_node: 0}\n\
+     launcher: {type: command}\nhang: {warn_after: 4s}\nrun: |\n  \
+     [ $GANGLINE_NODE_RANK = 2 ] && took=1.6 || took=1.0\n  \
+     for n in $(seq 1 600); do echo \"step:$n - timing_s/step:$took\"; sleep 0.5; done\n";
 
 /// Waits until something of a job is so.
 async fn until(
@@ -53,7 +58,10 @@ async fn a_rank_that_hangs_is_told_of_and_its_steps_are_there() -> TestResult {
     let endpoint = Endpoint::default();
     endpoint.is_well.store(true, Ordering::Relaxed);
     let url = endpoint.start().await?;
-    let fleet = fleet_with_gpus().await?;
+    let mut fleet = fleet_with_gpus().await?;
+    for name in ["c0", "c1", "c2"] {
+        fleet.add_agent(AgentOptions::worker(name, 0)).await?;
+    }
     let api = fleet.api()?;
     let body = json!({ "url": url, "key": CANARY, "events": ["job.*"] }).to_string();
     let (status, answer) = api.put("/api/v1/webhooks/ops?fleet=true", &body).await?;
@@ -68,6 +76,7 @@ async fn a_rank_that_hangs_is_told_of_and_its_steps_are_there() -> TestResult {
     let hangs = spec("hangs", "hang: {warn_after: 5s, after: 2m}\n", &script);
     let job = api.submit(&hangs).await?;
     let began = Instant::now();
+    let slow = api.submit(SLOW).await?;
     endpoint.until("job.stalled", &job).await?;
     println!("a stall was told {:?} after the submission", began.elapsed());
     let told = endpoint.lock().clone();
@@ -102,12 +111,63 @@ async fn a_rank_that_hangs_is_told_of_and_its_steps_are_there() -> TestResult {
     let news = api.get(&format!("{path}/series?after={cursor}")).await?;
     assert_eq!((&news["steps"], &news["reset"]), (&json!([9]), &json!(false)), "{news}");
 
+    // Of another job one rank is slow, and was all the while.
+    endpoint.until("job.straggler", &slow).await?;
+    let path = format!("/api/v1/jobs/{slow}");
+    let view = until(&fleet, &path, "slow", |view| view["stragglers"][0].is_object()).await?;
+    let found = &view["stragglers"][0];
+    assert_eq!((&found["rank"], &view["stragglers"][1]), (&json!(2), &Value::Null), "{view}");
+    let text = found["text"].as_str().context("no text")?;
+    assert!(text.contains("a step takes 1.60 s, 1.00 s on the 2 others, for "), "{text}");
+    let why = api.get(&format!("{path}/why")).await?;
+    let said = why["stragglers"][0].as_str().unwrap_or_default();
+    assert!(said.starts_with("rank 2 on c"), "{why}");
+    assert!(view["history"].to_string().contains("rank 2 on c"), "{view}");
+    api.stop(&slow).await?;
+    api.wait_job(&slow, &["CANCELLED"], SHORT).await?;
+
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], SHORT).await?;
     let kinds: Vec<String> =
         endpoint.lock().iter().map(|event| event["kind"].to_string()).collect();
     assert!(!kinds.contains(&"\"job.hung\"".to_owned()), "{kinds:?}");
+    curves_in_files(&fleet).await?;
     fleet.assert_clean().await
+}
+
+/// What verl's file logger and TensorBoard's writer have written is there beside the steps of the log,
+/// and says nothing of steps that the training has not come to.
+async fn curves_in_files(fleet: &Fleet) -> TestResult {
+    let api = fleet.api()?;
+    // `loss` at steps 1 and 2, `acc` at step 2.
+    let events = workspace().join("agent/src/supervisor/curves/events.out.tfevents.sample");
+    let script = format!(
+        "echo 'step:1 - lr:0.5'; echo 'step:2 - lr:0.25'\n\
+         echo '{{\"step\": 2, \"data\": {{\"critic/score\": 0.75, \"kl\": NaN}}}}' \
+         >> $VERL_FILE_LOGGER_PATH\n\
+         mkdir $TENSORBOARD_DIR/val; cat {} > $TENSORBOARD_DIR/val/events.out.tfevents.1.host\n\
+         until [ -e {} ]; do sleep 0.1; done",
+        events.display(),
+        fleet.path("enough").display(),
+    );
+    let spec = json!({
+        "name": "curves", "launcher": {"type": "command"}, "command": ["sh", "-c", script],
+        "tracking": {"tensorboard": true},
+    });
+    let job = api.submit(&spec.to_string()).await?;
+    let names = ["critic/score", "kl", "lr", "val/acc", "val/loss"];
+    let path = format!("/api/v1/jobs/{job}/series");
+    let all = |series: &Value| series["names"] == json!(names);
+    let series = until(fleet, &path, "curves of files", all).await?;
+    assert_eq!(series["steps"], json!([1, 2]), "{series}");
+    assert_eq!(series["values"]["critic/score"], json!([null, 0.75]));
+    assert_eq!(series["values"]["val/loss"], json!([0.5, 0.25]));
+    let output = fleet.cli().args(["metrics", &job, "--step", "--csv"]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(names.iter().all(|name| text.contains(name)) && text.contains("0.75"), "{text}");
+    std::fs::write(fleet.path("enough"), "")?;
+    api.wait_job(&job, &["SUCCEEDED"], SHORT).await?;
+    Ok(())
 }
 
 /// The coordinator's own metrics.
@@ -138,6 +198,8 @@ async fn a_job_that_wants_it_is_tried_again_and_a_restart_warns_later() -> TestR
     let view = until(&fleet, &path, "a second attempt", is_second).await?;
     let cause = view["attempt_list"][0]["cause"].as_str().unwrap_or_default();
     assert!(cause.starts_with("no progress: no step after 8 and no line for "), "{cause}");
+    // Its processes were looked at before they were stopped.
+    assert!(cause.contains("; stacks: "), "{cause}");
     assert_eq!(view["stalled"], Value::Null);
     // Its steps take the place of those of the first.
     let series = format!("{path}/series");

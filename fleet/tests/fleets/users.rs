@@ -1,16 +1,14 @@
 //! Two people with the real command line: they log in over https, and neither sees what the other
 //! does.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::support::{TestResult, command_fleet};
 use anyhow::Context;
 use gangline_common::tls::sha256;
 use gangline_fleet::fleet::{AgentOptions, Fleet};
-use support::{TestResult, command_fleet};
 
 /// Somebody with a home directory and a token.
 struct Person {

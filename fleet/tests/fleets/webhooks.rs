@@ -1,17 +1,15 @@
 //! A webhook of a real coordinator that is killed: every event arrives, under one id; and the books
 //! survive with it.
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::support::endpoint::{CANARY, Endpoint};
+use crate::support::{SHORT, TestResult, built};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::process::kill;
 use serde_json::{Value, json};
-use support::endpoint::{CANARY, Endpoint};
-use support::{SHORT, TestResult, built};
 
 /// GPU-seconds of a job: all, and the classes together.
 async fn used(fleet: &Fleet, job: &str) -> anyhow::Result<(f64, f64)> {

@@ -1,6 +1,7 @@
 //! What the real-process tests share.
 #![allow(dead_code, unused_imports, reason = "each test file uses its own part")]
 
+pub mod disk;
 pub mod endpoint;
 
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use gangline_fleet::build::{Binaries, binaries};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::training;
-pub use gangline_fleet::training::{once, ray_python, steps, training, wait_steps};
+pub use gangline_fleet::training::{logged_steps, once, ray_python, steps, training, wait_steps};
 
 pub type TestResult = anyhow::Result<()>;
 
@@ -40,11 +41,4 @@ pub fn command(name: &str, nnodes: u32, command: &str) -> String {
         "name: {name}\nresources: {{nnodes: {nnodes}}}\nlauncher: {{type: command}}\ncommand: \
          {command}\n"
     )
-}
-
-/// The `step:N` lines of a log.
-pub fn logged_steps(log: &str) -> Vec<u32> {
-    log.lines()
-        .filter_map(|line| line.split_once("step:")?.1.split([' ', '-']).next()?.parse().ok())
-        .collect()
 }
