@@ -113,7 +113,7 @@ fn report(epoch: Epoch) -> anyhow::Result<NodeReport> {
         let key = MemberKey { gang, epoch, member: MemberId::Rank(0) };
         let state = MemberState::Running { pid: 40_000 + number };
         let guests = Vec::new();
-        Ok(MemberReport { key, state, guests, checkpoint: None, usage: None })
+        Ok(MemberReport { key, state, guests, checkpoint: None, saved: None, usage: None })
     });
     let members = members.collect::<anyhow::Result<_>>()?;
     Ok(NodeReport { held: generation(), members, gangs: Vec::new() })
@@ -153,6 +153,8 @@ fn desired(epoch: Epoch) -> anyhow::Result<DesiredGang> {
         job_directory: Some("/mnt/shared/jobs/j-7f3k2".to_owned()),
         checkpoint_directory: Some("/mnt/shared/jobs/j-7f3k2/checkpoints".to_owned()),
         checkpoint_keep: None,
+        checkpoint_may_go: false,
+        checkpoint_copy: false,
         directories: Vec::new(),
         config_files: vec![
             ("spec.json".to_owned(), spec),

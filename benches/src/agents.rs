@@ -214,6 +214,7 @@ impl Held {
             state: state.clone(),
             guests: Vec::new(),
             checkpoint: None,
+            saved: None,
             usage: None,
         });
         let (held, gangs) = (self.generation, Vec::new());

@@ -120,6 +120,7 @@ impl Script {
             principal: alice(),
             idempotency: None,
             request,
+            node_test: None,
         })
     }
 }
