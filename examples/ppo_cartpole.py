@@ -515,7 +515,8 @@ def verdict(training: Training, args: argparse.Namespace, seconds: float) -> int
     start, end = training.start_return, training.mean_return
     shown = ["none" if value is None else f"{value:.1f}" for value in (start, end)]
     say(f"done: step={training.step} start_return={shown[0]} end_return={shown[1]} seconds={seconds:.1f}")
-    if args.steps < SMALL_RUN or (start is not None and end is not None and end >= MIN_RISE * start):
+    asked = args.until_file is not None and args.until_file.exists()
+    if asked or args.steps < SMALL_RUN or (start is not None and end is not None and end >= MIN_RISE * start):
         return 0
     print(f"error: the return did not rise to {MIN_RISE:g} times its start", file=sys.stderr, flush=True)
     return EXIT_NO_RISE
@@ -543,6 +544,7 @@ def arguments() -> argparse.Namespace:
     add("--save-every", type=bounded(int, 1), default=10, metavar="STEPS", help="steps between checkpoints")
     add("--keep", type=bounded(int, 1), default=3, help="checkpoints to keep")
     add("--target", type=float, metavar="RETURN", help="stop when the mean return has reached this")
+    add("--until-file", type=Path, metavar="FILE", help="stop, and be content, after a step at which this file is there")
     add("--seed", type=bounded(int, 0), default=1)
     add(
         "--nnodes",
@@ -603,6 +605,10 @@ def main() -> int:
         full = len(training.recent) == RETURN_WINDOW
         if args.target is not None and full and training.mean_return >= args.target:
             say(f"target return {args.target:g} reached at step {training.step}")
+            training.save(root, args.keep)
+            break
+        if args.until_file is not None and args.until_file.exists():
+            say(f"asked to stop by {args.until_file} at step {training.step}")
             training.save(root, args.keep)
             break
         time.sleep(args.step_sleep)
