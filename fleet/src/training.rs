@@ -41,26 +41,32 @@ pub struct Hosted {
 }
 
 impl Hosted {
-    /// A head node without GPU and workers `n1`, `n2`, ... with so many GPUs each. Needs what
-    /// [`crate::hosts::available`] asks for.
+    /// A head node without GPU and workers `n1`, `n2`, ... with so many GPUs each.
     pub async fn ray_fleet(binaries: Binaries, workers: u8, gpus: u32) -> anyhow::Result<Hosted> {
-        let python = ray_python(&binaries).await?;
-        let network = Network::create(workers.saturating_add(1))?;
+        let options =
+            FleetOptions { python: Some(ray_python(&binaries).await?), ..FleetOptions::default() };
+        let worker = |number| AgentOptions::worker(&format!("n{number}"), gpus);
+        let agents = [AgentOptions::head("head")].into_iter().chain((1..=workers).map(worker));
+        Hosted::start(binaries, options, agents.collect()).await
+    }
+
+    /// A host for each agent. Needs what [`crate::hosts::available`] asks for.
+    pub async fn start(
+        binaries: Binaries,
+        options: FleetOptions,
+        agents: Vec<AgentOptions>,
+    ) -> anyhow::Result<Hosted> {
+        let network = Network::create(u8::try_from(agents.len())?)?;
         let options = FleetOptions {
-            python: Some(python),
             address: Some(network.address()),
             // Whoever measures looks often.
             coordinator_config: "request_rate = 0\n".to_owned(),
-            ..FleetOptions::default()
+            ..options
         };
         let mut fleet = Fleet::start(binaries, options).await?;
         let mut hosts = BTreeMap::new();
-        for (number, host) in network.hosts().iter().enumerate() {
+        for (agent, host) in agents.into_iter().zip(network.hosts()) {
             let host = host.boot()?;
-            let agent = match number {
-                0 => AgentOptions::head("head"),
-                _ => AgentOptions::worker(&format!("n{number}"), gpus),
-            };
             hosts.insert(agent.name.clone(), host.clone());
             fleet.add_agent(agent.on(&host)).await?;
         }

@@ -276,7 +276,10 @@ fn suggestions_and_hints() {
         ("run: x\nresources: {num_nodes: 8}", "did you mean `nnodes`?"),
         ("run: x\nnnodes: 8", "did you mean `resources.nnodes`?"),
         ("run: x\ntimeuot: 8", "did you mean `timeout`?"),
-        ("run: x\ncheckpoint: {zzzzzz: 8}", "known here: `dir`, `every`, `keep` and `encrypted_copy`"),
+        (
+            "run: x\ncheckpoint: {zzzzzz: 8}",
+            "known here: `dir`, `every`, `keep` and `encrypted_copy`",
+        ),
         ("run: x\nlauncher: {zzzzzz: 8}", "known here: `type` and `start_timeout`"),
         ("run: x\nresources: {memory_per_node: 512}", "the unit is missing"),
         ("run: x\nrun: y", "first given at line 1"),

@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    RAY, SHORT, TestResult, built, command_fleet, once, ray_python, training, wait_steps,
+    RAY, SHORT, TestResult, built, command_fleet, has_namespaces, once, training, wait_steps,
 };
 use anyhow::Context;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use gangline_fleet::{hosts, slots};
+use gangline_fleet::slots;
+use gangline_fleet::training::Hosted;
 use serde_json::Value;
 
 /// Processes of this rank, of whatever gang.
@@ -85,16 +86,12 @@ async fn a_shim_stops_its_member_without_its_agent() -> TestResult {
 
 #[tokio::test]
 async fn a_node_that_is_cut_off_stops_or_keeps_what_it_runs() -> TestResult {
-    if let Err(missing) = hosts::available() {
-        eprintln!("skipped: {missing}");
+    if !has_namespaces() {
         return Ok(());
     }
-    let network = hosts::Network::create(2)?;
-    let options = FleetOptions { address: Some(network.address()), ..FleetOptions::default() };
-    let mut fleet = Fleet::start(built().await?, options).await?;
-    let [a, b] = network.hosts() else { anyhow::bail!("two hosts") };
-    fleet.add_agent(AgentOptions::worker("a", 0).on(a)).await?;
-    fleet.add_agent(AgentOptions::worker("b", 0).on(b)).await?;
+    let agents = ["a", "b"].map(|name| AgentOptions::worker(name, 0)).to_vec();
+    let hosted = Hosted::start(built().await?, FleetOptions::default(), agents).await?;
+    let (fleet, b) = (&hosted.fleet, hosted.host("b")?);
     let api = fleet.api()?;
     let keeps = api.submit(&gang("keeps", "fence")).await?;
     let stops = api.submit(&gang("stops", "{stop_after: 10s}")).await?;
@@ -103,14 +100,14 @@ async fn a_node_that_is_cut_off_stops_or_keeps_what_it_runs() -> TestResult {
     }
     let policy = api.job(&keeps).await?["on_disconnect"].clone();
     assert!(policy.as_str().is_some_and(|text| text.starts_with("keep")), "{policy}");
-    let before = ranks_of(&fleet, 1);
+    let before = ranks_of(fleet, 1);
     b.cut()?;
     api.wait_node("b", &["lost"], Duration::from_secs(45)).await?;
     let done = api.wait_job(&stops, &["FAILED"], Duration::from_secs(30)).await?;
     let reason = done["reason"].as_str().unwrap_or_default();
     assert!(reason.contains("stop_after 10 s"), "{reason}");
     assert_eq!(api.state(&keeps).await?, "RUNNING");
-    assert!((1..before).contains(&ranks_of(&fleet, 1)), "one of the two still runs on b");
+    assert!((1..before).contains(&ranks_of(fleet, 1)), "one of the two still runs on b");
     b.heal()?;
     api.wait_node("b", &["mixed", "busy"], Duration::from_secs(30)).await?;
     assert_eq!(api.state(&keeps).await?, "RUNNING", "as if nothing had been");
@@ -121,44 +118,32 @@ async fn a_node_that_is_cut_off_stops_or_keeps_what_it_runs() -> TestResult {
 
 #[tokio::test]
 async fn a_rank_of_a_ray_gang_that_is_cut_off_fences_itself() -> TestResult {
-    if let Err(missing) = hosts::available() {
-        eprintln!("skipped: {missing}");
+    if !has_namespaces() {
         return Ok(());
     }
-    let network = hosts::Network::create(3)?;
-    let binaries = built().await?;
-    let python = ray_python(&binaries).await?;
-    let options = FleetOptions {
-        python: Some(python),
-        address: Some(network.address()),
-        ..FleetOptions::default()
-    };
-    let mut fleet = Fleet::start(binaries, options).await?;
-    let [head, a, b] = network.hosts() else { anyhow::bail!("three hosts") };
-    fleet.add_agent(AgentOptions::head("head").on(head)).await?;
-    fleet.add_agent(AgentOptions::worker("a", 4).on(a)).await?;
-    fleet.add_agent(AgentOptions::worker("b", 4).on(b)).await?;
+    let hosted = Hosted::ray_fleet(built().await?, 2, 4).await?;
+    let (fleet, b) = (&hosted.fleet, hosted.host("n2")?);
     let slot = slots::heavy().await?;
     let api = fleet.api()?;
     let job = api.submit(&once(&training("fenced", 4, 1000, 0.6))).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
-    wait_steps(&fleet, &job, 3).await?;
-    // Which rank is on b does not matter: the other one loses it.
-    let b_rank = rank_on(&api.job(&job).await?, "b")?;
+    wait_steps(fleet, &job, 3).await?;
+    // Which rank is on n2 does not matter: the other one loses it.
+    let its_rank = rank_on(&api.job(&job).await?, "n2")?;
     b.cut()?;
     let cut = Instant::now();
-    let took = gone(&fleet, b_rank, Duration::from_secs(110)).await?;
-    eprintln!("the rank on b was gone {took:?} after the cut");
+    let took = gone(fleet, its_rank, Duration::from_secs(110)).await?;
+    eprintln!("the rank on n2 was gone {took:?} after the cut");
     api.wait_job(&job, &["FAILED"], Duration::from_secs(120)).await?;
     // The coordinator takes it for ended only when that must be true: nobody has asked the node.
     let limit = Instant::now() + Duration::from_secs(150);
-    while phase_of(&api.job(&job).await?, b_rank) != "ended" {
+    while phase_of(&api.job(&job).await?, its_rank) != "ended" {
         anyhow::ensure!(Instant::now() < limit, "what the lost node held is not given up");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     eprintln!("it was given up {:?} after the cut", cut.elapsed());
     drop(slot);
     b.heal()?;
-    api.wait_node("b", &["ready"], Duration::from_secs(30)).await?;
+    api.wait_node("n2", &["ready"], Duration::from_secs(30)).await?;
     fleet.assert_clean().await
 }

@@ -4,46 +4,34 @@
 use std::time::Duration;
 
 use crate::support::{
-    RAY, TestResult, built, logged_steps, ray_python, steps, training, wait_steps,
+    RAY, TestResult, built, has_namespaces, logged_steps, steps, training, wait_steps,
 };
 use anyhow::Context;
-use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use gangline_fleet::{hosts, slots};
+use gangline_fleet::slots;
+use gangline_fleet::training::Hosted;
 
 #[tokio::test]
 async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
-    if let Err(missing) = hosts::available() {
-        eprintln!("skipped: {missing}");
+    if !has_namespaces() {
         return Ok(());
     }
-    let network = hosts::Network::create(3)?;
-    let binaries = built().await?;
-    let python = ray_python(&binaries).await?;
-    let options = FleetOptions {
-        python: Some(python),
-        address: Some(network.address()),
-        ..FleetOptions::default()
-    };
-    let mut fleet = Fleet::start(binaries, options).await?;
-    let [head, a, b] = network.hosts() else { anyhow::bail!("three hosts") };
-    fleet.add_agent(AgentOptions::head("head").on(head)).await?;
-    fleet.add_agent(AgentOptions::worker("a", 4).on(a)).await?;
-    fleet.add_agent(AgentOptions::worker("b", 4).on(b)).await?;
+    let hosted = Hosted::ray_fleet(built().await?, 2, 4).await?;
+    let (fleet, [a, b]) = (&hosted.fleet, [hosted.host("n1")?, hosted.host("n2")?]);
     let slot = slots::heavy().await?;
 
     let api = fleet.api()?;
     let job = api.submit(&training("cut", 4, 110, 0.6)).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
-    wait_steps(&fleet, &job, 3).await?;
+    wait_steps(fleet, &job, 3).await?;
     b.cut_udp(fleet.quic().port())?;
-    let before = steps(&fleet, &job).len();
-    api.wait_node("b", &["suspect"], Duration::from_secs(10)).await?;
-    api.wait_node("b", &["lost"], Duration::from_secs(45)).await?;
+    let before = steps(fleet, &job).len();
+    api.wait_node("n2", &["suspect"], Duration::from_secs(10)).await?;
+    api.wait_node("n2", &["lost"], Duration::from_secs(45)).await?;
     tokio::time::sleep(Duration::from_secs(25)).await;
     assert_eq!(api.state(&job).await?, "RUNNING");
-    assert!(steps(&fleet, &job).len() > before + 20, "training went on meanwhile");
+    assert!(steps(fleet, &job).len() > before + 20, "training went on meanwhile");
     b.heal_udp(fleet.quic().port())?;
-    let node = api.wait_node("b", &["busy"], Duration::from_secs(15)).await?;
+    let node = api.wait_node("n2", &["busy"], Duration::from_secs(15)).await?;
     assert_eq!(node["reachability"], "reachable");
 
     let done = api.wait_job(&job, &["SUCCEEDED"], RAY).await?;
@@ -55,7 +43,7 @@ async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
     let workers = [a.address.to_string(), b.address.to_string()];
     assert!(workers.contains(&address.to_owned()), "{address} is not one of {workers:?}");
     let expected: Vec<u32> = (1..=110).collect();
-    assert_eq!(steps(&fleet, &job), expected);
+    assert_eq!(steps(fleet, &job), expected);
     assert_eq!(logged_steps(&api.logs(&job, "").await?), expected);
     fleet.assert_clean().await
 }

@@ -1,16 +1,15 @@
 //! The short form of the soak with faults: one of three kinds each under a training on real Ray, with what
 //! the soak checks in the end.
 
-use crate::support::{TestResult, built};
+use crate::support::{TestResult, built, has_namespaces};
 use anyhow::Context;
 use gangline_fleet::recovery::Fault;
+use gangline_fleet::slots;
 use gangline_fleet::soak::faults::{self, Kind, Options};
-use gangline_fleet::{hosts, slots};
 
 #[tokio::test]
 async fn a_training_goes_on_after_each_of_three_faults() -> TestResult {
-    if let Err(missing) = hosts::available() {
-        eprintln!("skipped: {missing}");
+    if !has_namespaces() {
         return Ok(());
     }
     let deck = vec![(Kind::Raylet, 1), (Kind::Agent, 1), (Kind::Cut, 1)];

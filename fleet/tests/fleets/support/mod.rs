@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gangline_fleet::build::{Binaries, binaries};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use gangline_fleet::training;
 pub use gangline_fleet::training::{logged_steps, once, ray_python, steps, training, wait_steps};
+use gangline_fleet::{hosts, training};
 
 pub type TestResult = anyhow::Result<()>;
 
@@ -33,6 +33,15 @@ pub async fn command_fleet(workers: u32) -> anyhow::Result<Fleet> {
 /// A coordinator, a head node without GPU and two workers with four GPUs each.
 pub async fn ray_fleet() -> anyhow::Result<Fleet> {
     training::ray_fleet(built().await?).await
+}
+
+/// Whether hosts in namespaces can be made here; says so where they cannot.
+pub fn has_namespaces() -> bool {
+    let missing = hosts::available().err();
+    if let Some(missing) = &missing {
+        eprintln!("skipped: {missing}");
+    }
+    missing.is_none()
 }
 
 /// A command gang; `command` is a JSON array.
