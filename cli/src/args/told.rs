@@ -84,6 +84,9 @@ pub enum WebhookCommand {
 /// `gangline events`.
 #[derive(Debug, ClapArgs)]
 pub struct Events {
+    /// Oldest first, and then what happens as it happens
+    #[arg(short, long)]
+    pub follow: bool,
     /// How many
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50,
         value_parser = clap::value_parser!(u16).range(1..=1000))]

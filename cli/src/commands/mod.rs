@@ -10,6 +10,7 @@ mod cluster;
 mod control;
 mod diagnose;
 mod diff;
+mod events;
 mod explain;
 mod export;
 mod hidden;
@@ -163,7 +164,7 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             PoolCommand::Rm { pool } => pool::delete(&client()?, &pool, screen).await,
         },
         Command::Webhook(args) => webhook::run(&client()?, args.command, screen).await,
-        Command::Events(args) => webhook::events(&client()?, &args, screen).await,
+        Command::Events(args) => events::run(&client()?, &args, screen).await,
         Command::Usage(args) => usage::run(&client()?, &args, screen).await,
         Command::Audit(args) => match args.command {
             None => audit::list(&client()?, args.count, screen).await,

@@ -1,4 +1,4 @@
-//! `webhook` and `events`: who is told of what has happened, and what has.
+//! `webhook`: who is told of what has happened.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{check_selector, hidden, items, or_dash};
-use crate::args::{Events, Scope, WebhookCommand};
+use crate::args::{Scope, WebhookCommand};
 use crate::client::{Client, Post, Repeat};
 use crate::durations::local;
 use crate::errors::{CliError, code, exit};
@@ -147,24 +147,8 @@ async fn dead(client: &Client, name: &str, scope: &Scope, screen: &Screen) -> Re
     show(&answer, "dead", TITLES, &["id", "at", "kind", "object", "attempts", "cause"], screen)
 }
 
-/// List what has happened, newest first.
-pub(super) async fn events(
-    client: &Client,
-    args: &Events,
-    screen: &Screen,
-) -> Result<u8, CliError> {
-    const TITLES: &[&str] = &["AT", "KIND", "OBJECT", "PROJECT", "REASON"];
-    let mut query = vec![("page_size", args.count.to_string())];
-    query.extend(args.kind.clone().map(|kind| ("kind", kind)));
-    let job = args.job.as_ref().map(|job| format!("job {job}"));
-    let object = job.or_else(|| args.node.as_ref().map(|node| format!("node {node}")));
-    query.extend(object.map(|object| ("object", object)));
-    let answer = client.get(&["events"], &query).await?;
-    show(&answer, "events", TITLES, &["at", "kind", "object", "project", "reason"], screen)
-}
-
 /// A list whose columns are fields; the last column is a sentence.
-fn show(
+pub(super) fn show(
     answer: &Value,
     list: &str,
     titles: &'static [&'static str],

@@ -1,5 +1,5 @@
 //! A webhook of a real coordinator that is killed: every event arrives, under one id; and the books
-//! survive with it.
+//! survive with it; and so does whoever follows the events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::support::endpoint::{CANARY, Endpoint};
 use crate::support::{SHORT, TestResult, built};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
-use gangline_fleet::process::kill;
+use gangline_fleet::process::{Process, kill};
 use serde_json::{Value, json};
 
 /// GPU-seconds of a job: all, and the classes together.
@@ -40,6 +40,10 @@ async fn kills_in_between_lose_no_event_and_no_gpu_time() -> TestResult {
              command: [sh, -c, \"{command}\"]\n"
         )
     };
+    let mut follows = fleet.cli();
+    follows.args(["-q", "-o", "jsonl", "events", "-f", "--kind", "job.failed"]);
+    let followed = fleet.path("events.jsonl");
+    let mut follows = Process::start("events", &mut follows, &followed)?;
     // What happens while nobody takes it, with a kill after each.
     let mut jobs = Vec::new();
     for number in 0..3 {
@@ -89,6 +93,23 @@ async fn kills_in_between_lose_no_event_and_no_gpu_time() -> TestResult {
             assert!(ids.contains_key(&format!("\"job {job}\" \"{kind}\"")), "{kind} of {job}");
         }
     }
+    // Whoever follows on a terminal hears of each once, through the same kills.
+    let failed: Vec<String> = jobs.iter().chain([&job]).map(|job| format!("job {job}")).collect();
+    let end = Instant::now() + SHORT;
+    loop {
+        let text = std::fs::read_to_string(&followed)?;
+        let told: Vec<&str> = text.lines().filter(|line| line.ends_with('}')).collect();
+        let told = told.into_iter().map(serde_json::from_str::<Value>);
+        let told: Vec<Value> = told.collect::<Result<_, _>>()?;
+        if told.len() >= failed.len() {
+            let objects: Vec<&str> = told.iter().filter_map(|t| t["object"].as_str()).collect();
+            assert_eq!(objects, failed);
+            break;
+        }
+        anyhow::ensure!(Instant::now() < end, "`events -f` told of {told:?}, not of {failed:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    follows.terminate(SHORT)?;
     let list = api.get("/api/v1/webhooks?fleet=true").await?;
     assert_eq!(
         (&list["webhooks"][0]["dead"], &list["webhooks"][0]["missed"]),
