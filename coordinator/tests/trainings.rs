@@ -50,8 +50,11 @@ fn write(root: &Path, snapshot: &JobSnapshot, number: usize, text: &str) {
     std::fs::write(directory.join("output.log"), text).unwrap();
 }
 
+/// After every attempt of [`snapshot`], however long this machine has been up.
+const STARTED: Timestamp = Timestamp { boot_ms: 2_000_000, wall_ms: 1_800_001_000_000 };
+
 fn trainings(root: &Path) -> Trainings {
-    Trainings::new(Logs::new(root.to_owned()), Timestamp::now())
+    Trainings::new(Logs::new(root.to_owned()), STARTED)
 }
 
 /// Step and attempt of every row.
@@ -132,7 +135,7 @@ fn curves_that_come_before_the_first_step_of_the_log_do_not_count_beside_it() {
     curves(1, "{\"step\":4096,\"data\":{\"kl\":0.5}}\n");
     curves(2, "{\"step\":2,\"data\":{\"kl\":0.25}}\n{\"step\":4096,\"data\":{\"kl\":0.1}}\n");
     let logs = Logs::new(root.path().to_owned());
-    let known = Trainings::new(logs.clone(), Timestamp::now());
+    let known = Trainings::new(logs.clone(), STARTED);
     assert_eq!(rows(&known, &job), [(2, 2), (4096, 2)]);
     assert!(!known.has_progressed(&job, 2), "as far as the one before");
     // In a later look the log says its first steps.

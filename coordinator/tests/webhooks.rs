@@ -256,13 +256,15 @@ async fn a_project_is_told_of_its_own_jobs_only() {
         let before = Instant::now();
         node.report(vec![(key.clone(), died)], Vec::new()).await;
         let object = format!("job {job}");
+        let is = |came: &Came, kind: &str| {
+            came.kind() == kind && came.json()["object"] == object.as_str()
+        };
         let came = all
-            .until("interruption", |came| {
-                let about = came.iter().filter(|came| came.json()["object"] == object.as_str());
-                about.map(Came::kind).any(|kind| kind == "job.interrupted")
-            })
+            .until("interruption", |came| came.iter().any(|came| is(came, "job.interrupted")))
             .await;
         println!("an interruption was told after {:?}", before.elapsed());
+        // The end is told once it is known why.
+        all.until("end", |came| came.iter().any(|came| is(came, "job.failed"))).await;
         let is_it = |came: &&Came| came.kind() == "job.interrupted";
         let first = came.iter().rfind(is_it).unwrap().json();
         assert_eq!(first["project"], project);
