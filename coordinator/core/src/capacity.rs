@@ -85,6 +85,8 @@ pub struct Capacity {
     slots: Vec<Option<Slot>>,
     indexes: BTreeMap<NodeId, SlotIndex>,
     groups: BTreeMap<Arc<Kind>, Group>,
+    /// The pools that have nodes, with the number of groups in each.
+    pools: BTreeMap<String, usize>,
     by_name: BTreeSet<(Arc<str>, SlotIndex)>,
     /// Open nodes that take Ray heads: those with the fewest first.
     heads: BTreeSet<(u32, Arc<str>, SlotIndex)>,
@@ -137,10 +139,8 @@ impl Capacity {
     }
 
     /// The pools that have nodes, in order.
-    pub fn pools(&self) -> Vec<&str> {
-        let mut pools: Vec<&str> = self.groups.keys().map(|kind| kind.pool.as_str()).collect();
-        pools.dedup();
-        pools
+    pub fn pools(&self) -> impl Iterator<Item = &str> {
+        self.pools.keys().map(String::as_str)
     }
 
     /// The open node for one more Ray head: the one that has fewest.
@@ -177,6 +177,10 @@ impl Capacity {
             }
             if group.all.is_empty() && group.open.is_empty() {
                 self.groups.remove(&slot.kind);
+                match self.pools.get_mut(&slot.kind.pool) {
+                    Some(groups) if *groups > 1 => *groups -= 1,
+                    _ => drop(self.pools.remove(&slot.kind.pool)),
+                }
             }
         }
         Some(slot)
@@ -191,7 +195,10 @@ impl Capacity {
             self.heads.insert((slot.heads, slot.name.clone(), index));
         }
         if !slot.revoked {
-            let group = self.groups.entry(slot.kind.clone()).or_default();
+            let group = self.groups.entry(slot.kind.clone()).or_insert_with(|| {
+                *self.pools.entry(slot.kind.pool.clone()).or_default() += 1;
+                Group::default()
+            });
             group.all.insert(key.clone());
             if slot.closed.is_none() {
                 let open = group.open.entry(slot.free_gpus.len() as u32).or_default();
@@ -263,6 +270,7 @@ impl Core {
             });
             self.capacity.note_claim(&id, claim);
         }
+        let mut freed = BTreeSet::new();
         for id in std::mem::take(&mut self.capacity.changed) {
             let old = self.capacity.remove(&id);
             let Some(node) = self.nodes.get(&id).cloned() else { continue };
@@ -270,10 +278,13 @@ impl Core {
             let index = self.capacity.index_of(&id);
             let slot = self.look_at(&node, inventory, index);
             if is_news(old.as_ref(), &slot) {
-                self.misfits.forget();
+                // Where it was, it is missed.
+                freed.extend(old.map(|old| old.kind.pool.clone()));
+                freed.insert(slot.kind.pool.clone());
             }
             self.capacity.insert(slot);
         }
+        self.misfits.forget_pools(&freed);
     }
 
     fn look_at(&self, node: &Node, inventory: &Inventory, index: SlotIndex) -> Slot {

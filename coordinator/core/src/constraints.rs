@@ -2,6 +2,7 @@
 //! company: they do no compute, and share only nodes that have the role `head`.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use super::capacity::{Capacity, Kind, Slot};
 use super::job::JobRequest;
@@ -34,14 +35,27 @@ pub(super) fn label<'a>(kind: &'a Kind, key: &str) -> Option<&'a str> {
     kind.labels.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
 
+/// A label that a node should have; it has another value of it, or none.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unlike<'a> {
+    key: &'a str,
+    other: Option<&'a str>,
+}
+
+impl fmt::Display for Unlike<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.other {
+            Some(other) => write!(f, "has {}={other}", self.key),
+            None => write!(f, "has no label {}", self.key),
+        }
+    }
+}
+
 /// The first label that a node should have and has not.
-pub(super) fn unlike(request: &JobRequest, kind: &Kind) -> Option<String> {
+pub(super) fn unlike<'a>(request: &'a JobRequest, kind: &'a Kind) -> Option<Unlike<'a>> {
     let differs = |(key, value): &(&String, &String)| label(kind, key) != Some(value.as_str());
     let (key, _) = request.node_labels.iter().find(differs)?;
-    Some(match label(kind, key) {
-        Some(other) => format!("has {key}={other}"),
-        None => format!("has no label {key}"),
-    })
+    Some(Unlike { key, other: label(kind, key) })
 }
 
 /// The label that no node has, and the values that there are.

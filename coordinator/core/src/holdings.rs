@@ -76,12 +76,12 @@ impl Holdings {
         self.gpus.get(project).and_then(|pools| pools.get(pool)).copied().unwrap_or_default()
     }
 
-    /// Whether its project holds less of some pool now.
-    fn set(&mut self, gang: &GangId, holding: Option<Holding>) -> bool {
-        let before = self.gangs.get(gang).map(|old| (old.pool.clone(), old.gpus));
-        let is_less = before.is_some_and(|(pool, gpus)| {
-            holding.as_ref().is_none_or(|new| new.pool != pool || new.gpus < gpus)
-        });
+    /// The project, if it holds less of some pool now.
+    fn set(&mut self, gang: &GangId, holding: Option<Holding>) -> Option<String> {
+        let has_less = |old: &&Arc<Holding>| {
+            holding.as_ref().is_none_or(|new| new.pool != old.pool || new.gpus < old.gpus)
+        };
+        let less = self.gangs.get(gang).filter(has_less).map(|old| old.job.project.clone());
         if let Some(old) = self.gangs.remove(gang)
             && let Some(pools) = self.gpus.get_mut(&old.job.project)
         {
@@ -102,7 +102,7 @@ impl Holdings {
             }
             self.gangs.insert(gang.clone(), Arc::new(new));
         }
-        is_less
+        less
     }
 }
 
@@ -119,8 +119,8 @@ impl Core {
         }
         for id in std::mem::take(&mut self.holdings.changed) {
             let holding = self.holding(&id);
-            if self.holdings.set(&id, holding) {
-                self.misfits.forget();
+            if let Some(project) = self.holdings.set(&id, holding) {
+                self.misfits.forget_project(&project);
             }
         }
     }

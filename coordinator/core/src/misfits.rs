@@ -3,10 +3,11 @@
 //! A submission makes nothing free: without this, thousands of waiting gangs would be tried again for
 //! each new one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::capacity::Slot;
+use super::job::JobRequest;
 use super::queue::ShapeId;
 
 /// What a gang needs, and its project where that may use no more than so much.
@@ -17,10 +18,17 @@ const REMEMBERED_MS: u64 = 5_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Misfits {
-    /// Why, as people read it.
-    reasons: BTreeMap<Need, Arc<str>>,
+    known: BTreeMap<Need, Misfit>,
     /// Boot time of the last time that nothing was known, in milliseconds.
     since_ms: u64,
+}
+
+#[derive(Debug)]
+struct Misfit {
+    /// Those that it may use; empty for all.
+    pools: Vec<String>,
+    /// Why, as people read it.
+    reason: Arc<str>,
 }
 
 impl Misfits {
@@ -28,21 +36,36 @@ impl Misfits {
     pub fn at(&mut self, now_ms: u64) {
         if now_ms.saturating_sub(self.since_ms) >= REMEMBERED_MS {
             self.since_ms = now_ms;
-            self.reasons.clear();
+            self.known.clear();
         }
     }
 
-    /// Something may have come free.
+    /// Something may have come free anywhere.
     pub fn forget(&mut self) {
-        self.reasons.clear();
+        self.known.clear();
     }
 
-    pub fn insert(&mut self, need: Need, reason: Arc<str>) {
-        self.reasons.insert(need, reason);
+    /// Something may have come free in these pools.
+    pub fn forget_pools(&mut self, freed: &BTreeSet<String>) {
+        if freed.is_empty() {
+            return;
+        }
+        let is_freed = |pool: &String| freed.contains(pool);
+        self.known
+            .retain(|_, misfit| !misfit.pools.is_empty() && !misfit.pools.iter().any(is_freed));
+    }
+
+    /// A project holds less than before.
+    pub fn forget_project(&mut self, project: &str) {
+        self.known.retain(|(_, limited), _| limited.as_deref() != Some(project));
+    }
+
+    pub fn insert(&mut self, need: Need, request: &JobRequest, reason: Arc<str>) {
+        self.known.insert(need, Misfit { pools: request.pools.clone(), reason });
     }
 
     pub fn reason(&self, need: &Need) -> Option<&Arc<str>> {
-        self.reasons.get(need)
+        self.known.get(need).map(|misfit| &misfit.reason)
     }
 }
 

@@ -5,14 +5,16 @@
 //! nothing is held against (`reputation`). A gang lies in one pool. The reasons come from the same
 //! checks, so they cannot disagree with the decision.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use gangline_common::ids::{GpuId, MemberId, NodeId, PortBlock};
 
 use super::capacity::{Capacity, Group, Kind, Slot, SlotIndex};
-use super::constraints::{is_exclusive, label, nobody_has, shared, unlike};
+use super::constraints::{Unlike, is_exclusive, label, nobody_has, shared, unlike};
 use super::job::{JobRequest, Launcher};
 use super::node::NetworkKey;
 use super::topology::{Topology, labels};
@@ -150,19 +152,46 @@ impl<'a> Search<'a, '_> {
     /// At most `missing` nodes with exactly `free` GPUs free: any choice among them leaves the same
     /// numbers behind, so that keeping the gang together costs nothing.
     fn level(&self, free: u32, missing: usize, found: &[&Slot]) -> Vec<&'a Slot> {
-        let mut fitting: Vec<&Slot> = Vec::new();
-        let apart = self.wanted > 1 && self.groups.len() > 1;
-        for (_, group) in &self.groups {
-            let nodes = group.open.get(&free).into_iter().flatten();
-            let slots = nodes.filter_map(|(_, _, index)| self.capacity.at(*index));
-            fitting.extend(slots.filter(|slot| self.is_open_for(slot)).take(missing));
+        if self.wanted == 1 || self.groups.len() == 1 {
+            return self.first(free, missing);
         }
-        if apart && fitting.len() > missing {
-            return together(fitting, missing, found, self.request.topology);
+        let fitting: Vec<Alike<'a>> = self
+            .groups
+            .iter()
+            .map(|(kind, group)| Alike {
+                kind,
+                slots: self.open(group, free).take(missing).collect(),
+            })
+            .filter(|alike| !alike.slots.is_empty())
+            .collect();
+        together(fitting, missing, found, self.request.topology)
+    }
+
+    /// Those with the least against them, by name. Of most slots only the key is looked at.
+    fn first(&self, free: u32, missing: usize) -> Vec<&'a Slot> {
+        let mut nodes: Vec<_> = self
+            .groups
+            .iter()
+            .map(|(_, group)| group.open.get(&free).into_iter().flatten())
+            .collect();
+        let mut next: BinaryHeap<_> = (nodes.iter_mut().enumerate())
+            .filter_map(|(number, nodes)| Some(Reverse((nodes.next()?, number))))
+            .collect();
+        let mut found = Vec::new();
+        while found.len() < missing {
+            let Some(Reverse(((_, _, index), number))) = next.pop() else { break };
+            let following = nodes.get_mut(number).and_then(Iterator::next);
+            next.extend(following.map(|key| Reverse((key, number))));
+            found.extend(self.capacity.at(*index).filter(|slot| self.is_open_for(slot)));
         }
-        fitting.sort_by(|a, b| (a.lateness, &a.name).cmp(&(b.lateness, &b.name)));
-        fitting.truncate(missing);
-        fitting
+        found
+    }
+
+    fn open(&self, group: &'a Group, free: u32) -> impl Iterator<Item = &'a Slot> {
+        let nodes = group.open.get(&free).into_iter().flatten();
+        nodes
+            .filter_map(|(_, _, index)| self.capacity.at(*index))
+            .filter(|slot| self.is_open_for(slot))
     }
 
     fn is_open_for(&self, slot: &Slot) -> bool {
@@ -172,40 +201,50 @@ impl<'a> Search<'a, '_> {
     }
 }
 
-/// `missing` of these nodes that lie close together, and to those that were found before.
+/// Nodes of one kind.
+struct Alike<'a> {
+    kind: &'a Kind,
+    slots: Vec<&'a Slot>,
+}
+
+/// At most `missing` of these nodes, that lie close together, and to those that were found before.
 fn together<'a>(
-    fitting: Vec<&'a Slot>,
+    fitting: Vec<Alike<'a>>,
     missing: usize,
     found: &[&Slot],
     wanted: Option<Topology>,
 ) -> Vec<&'a Slot> {
     let mut rest = fitting;
-    for key in labels(wanted) {
+    let total: usize = rest.iter().map(|alike| alike.slots.len()).sum();
+    for key in labels(wanted).into_iter().take_while(|_| total > missing) {
         let mut domains: BTreeMap<&str, usize> = BTreeMap::new();
-        for domain in rest.iter().filter_map(|slot| label(&slot.kind, key)) {
-            *domains.entry(domain).or_default() += 1;
+        for alike in &rest {
+            if let Some(domain) = label(alike.kind, key) {
+                *domains.entry(domain).or_default() += alike.slots.len();
+            }
         }
-        let near =
-            |name: &str| found.iter().filter(|slot| label(&slot.kind, key) == Some(name)).count();
+        let mut near: BTreeMap<&str, usize> = BTreeMap::new();
+        for domain in found.iter().filter_map(|slot| label(&slot.kind, key)) {
+            *near.entry(domain).or_default() += 1;
+        }
+        let near = |name: &str| near.get(name).copied().unwrap_or_default();
         let large_enough = domains.into_iter().filter(|(_, count)| *count >= missing);
         // Nearest to what was found; then the one that is used up most.
         let best = large_enough.min_by_key(|(name, count)| (usize::MAX - near(name), *count));
         if let Some((best, _)) = best {
-            rest.retain(|slot| label(&slot.kind, key) == Some(best));
+            rest.retain(|alike| label(alike.kind, key) == Some(best));
             break;
         }
     }
-    // Without one domain that holds all: the largest first, so that there are few.
-    let mut sizes: BTreeMap<&Kind, usize> = BTreeMap::new();
-    for slot in &rest {
-        *sizes.entry(&slot.kind).or_default() += 1;
+    if total <= missing {
+        let mut all: Vec<&Slot> = rest.into_iter().flat_map(|alike| alike.slots).collect();
+        all.sort_by(|a, b| (a.lateness, &a.name).cmp(&(b.lateness, &b.name)));
+        return all;
     }
-    rest.sort_by(|a, b| {
-        let size = |slot: &Slot| sizes.get(&*slot.kind).copied().unwrap_or_default();
-        (size(b), &a.kind, a.lateness, &a.name).cmp(&(size(a), &b.kind, b.lateness, &b.name))
-    });
-    rest.truncate(missing);
-    rest
+    // Without one domain that holds all: the largest first, so that there are few. Of a kind the slots
+    // are in order already.
+    rest.sort_by(|a, b| (b.slots.len(), a.kind).cmp(&(a.slots.len(), b.kind)));
+    rest.into_iter().flat_map(|alike| alike.slots).take(missing).collect()
 }
 
 /// The shares of a gang on the nodes that were found for it, with a port block each.
@@ -261,7 +300,7 @@ pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String>
     if most >= request.nnodes as usize {
         return None;
     }
-    let pools = capacity.pools();
+    let pools: Vec<&str> = capacity.pools().collect();
     let (all, total) = (capacity.slots().filter(|slot| !slot.revoked), capacity.count());
     let why = match nobody_has(request, capacity) {
         _ if total == 0 => "no node has joined yet".to_owned(),
@@ -333,33 +372,62 @@ pub fn unfit(request: &JobRequest, slot: &Slot, room: &Room<'_>) -> Option<Strin
 /// The first check that a node fails even when it is free.
 pub(super) fn never(request: &JobRequest, slot: &Slot) -> Option<String> {
     let excluded = request.excludes(&slot.name);
-    mismatch(request, &slot.kind).or_else(|| excluded.then(|| "excluded by the job".to_owned()))
+    mismatch(request, &slot.kind)
+        .map(|mismatch| mismatch.to_string())
+        .or_else(|| excluded.then(|| "excluded by the job".to_owned()))
+}
+
+/// What a node is, whoever uses it, that does not do. Put into words only for people: a search asks it
+/// of every kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Mismatch<'a> {
+    HeadsOnly,
+    Pool(&'a str),
+    Label(Unlike<'a>),
+    Models(&'a [String]),
+    Gpus(u32),
+    CpusMilli(u32),
+    MemoryBytes(u64),
+}
+
+impl fmt::Display for Mismatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mismatch::HeadsOnly => f.write_str("only for Ray heads"),
+            Mismatch::Pool(pool) => write!(f, "in pool {pool}"),
+            Mismatch::Label(unlike) => unlike.fmt(f),
+            Mismatch::Models(models) => write!(f, "has {}", models.join(", ")),
+            Mismatch::Gpus(gpus) => write!(f, "has {gpus} GPUs"),
+            Mismatch::CpusMilli(milli) => write!(f, "has {:.1} CPUs", f64::from(*milli) / 1000.0),
+            Mismatch::MemoryBytes(bytes) => write!(f, "has {} MiB of memory", bytes >> 20),
+        }
+    }
 }
 
 /// The checks of what a node is, whoever uses it.
-pub(super) fn mismatch(request: &JobRequest, kind: &Kind) -> Option<String> {
+pub(super) fn mismatch<'a>(request: &'a JobRequest, kind: &'a Kind) -> Option<Mismatch<'a>> {
     if !kind.worker_role {
-        return Some("only for Ray heads".to_owned());
+        return Some(Mismatch::HeadsOnly);
     }
     if !request.may_use(&kind.pool) {
-        return Some(format!("in pool {}", kind.pool));
+        return Some(Mismatch::Pool(&kind.pool));
     }
-    if let Some(reason) = unlike(request, kind) {
-        return Some(reason);
+    if let Some(unlike) = unlike(request, kind) {
+        return Some(Mismatch::Label(unlike));
     }
     let of_model = |have: &String| request.gpu_models.iter().any(|want| is_model(want, have));
     if !request.gpu_models.is_empty() && !kind.gpu_models.iter().all(of_model) {
-        return Some(format!("has {}", kind.gpu_models.join(", ")));
+        return Some(Mismatch::Models(&kind.gpu_models));
     }
     if request.gpus_per_node > kind.gpus {
-        return Some(format!("has {} GPUs", kind.gpus));
+        return Some(Mismatch::Gpus(kind.gpus));
     }
     let amount = Amount::of(request, kind);
     if amount.cpus_milli > kind.cpus_milli {
-        return Some(format!("has {:.1} CPUs", f64::from(kind.cpus_milli) / 1000.0));
+        return Some(Mismatch::CpusMilli(kind.cpus_milli));
     }
     if amount.memory_bytes > kind.memory_bytes {
-        return Some(format!("has {} MiB of memory", kind.memory_bytes >> 20));
+        return Some(Mismatch::MemoryBytes(kind.memory_bytes));
     }
     None
 }

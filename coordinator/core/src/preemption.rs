@@ -78,8 +78,7 @@ impl Core {
             if self.met_claim(claimant, &is_kept).is_some() {
                 continue;
             }
-            let pools = self.capacity.pools();
-            for pool in pools.into_iter().filter(|pool| claimant.request.may_use(pool)) {
+            for pool in self.capacity.pools().filter(|pool| claimant.request.may_use(pool)) {
                 let found = self.victims(claimant, pool, (&claimed, &is_kept), ranking, now);
                 let Some(victims) = found else { continue };
                 claimant_of = Some(claimant.id.clone());
@@ -209,7 +208,7 @@ impl Core {
         let in_reach = |pool: &&str| {
             job.request.may_use(pool) && self.room_in_pool(&job.project, pool) >= gpus_of(job)
         };
-        let pools = self.capacity.pools().into_iter().filter(in_reach);
+        let pools = self.capacity.pools().filter(in_reach);
         pools.map(|pool| Claim::new(self, job, pool, is_kept)).find(Claim::is_met)
     }
 

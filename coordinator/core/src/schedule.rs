@@ -255,7 +255,7 @@ impl Core {
             Ok(()) if pass.due.is_empty() => return Ok(()),
             Err(Unplaced::Misfit(why)) => {
                 let reason: Arc<str> = Arc::from(why);
-                self.misfits.insert(need, reason.clone());
+                self.misfits.insert(need, &job.request, reason.clone());
                 return Err(reason);
             }
             Err(Unplaced::Lease(why)) => why,
@@ -400,8 +400,7 @@ impl Core {
     /// Whether its project may have the job's GPUs in some pool that would do.
     fn has_room_for(&self, job: &Job) -> bool {
         let gpus = u64::from(job.request.nnodes) * u64::from(job.request.gpus_per_node);
-        let pools = self.capacity.pools();
-        let mut pools = pools.into_iter().filter(|pool| job.request.may_use(pool));
+        let mut pools = self.capacity.pools().filter(|pool| job.request.may_use(pool));
         pools.any(|pool| u64::from(self.room_in_pool(&job.project, pool)) >= gpus)
     }
 
