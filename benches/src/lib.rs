@@ -13,3 +13,7 @@ pub mod script;
 pub mod slurm;
 pub mod stamps;
 pub mod table;
+
+/// That of the coordinator, for what is measured without its process.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

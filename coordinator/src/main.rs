@@ -18,6 +18,10 @@ use gangline_coordinator::secrets::SecretError;
 use gangline_coordinator::store::StoreError;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// What one thread decides, another one commits and frees: the system's allocator is slow at that.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Exit codes that service managers look at.
 const EXIT_CONFIG: u8 = 5;
 /// The store failed while running: start me again.
