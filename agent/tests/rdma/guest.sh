@@ -24,7 +24,7 @@ target="${CARGO_TARGET_DIR:-target}/debug"
 root="$work/root"
 mkdir -p "$root"/{bin,dev,proc,sys,tmp,etc/libibverbs.d,srv}
 cp "$(command -v busybox)" "$root/bin/"
-for applet in sh mount mkdir sleep cat grep sed head insmod poweroff cp kill ls; do
+for applet in sh mount mkdir sleep cat grep sed head insmod poweroff wget; do
   ln -s busybox "$root/bin/$applet"
 done
 # Programs at the paths they have here, with every library that they load.
@@ -87,6 +87,8 @@ sleep 2
 ibv_rc_pingpong -d rxe0 -g 1 -n 200 10.231.251.1 2>&1 | sed 's/^/== pingpong: /'
 sleep 5
 gangline node show guest 2>&1 | sed 's/^/== show: /'
+wget -q -O - --header "Authorization: Bearer $GANGLINE_TOKEN" \
+  "$GANGLINE_ADDRESS/api/v1/nodes/guest/metrics" | grep "^node_infiniband" | sed 's/^/== metrics: /'
 gangline-agent doctor 2>&1 | grep InfiniBand | sed 's/^/== doctor: /'
 cat /tmp/agent.log /tmp/coordinator.log | grep -i "warn\|error" | head -20 | sed 's/^/== log: /'
 for file in /sys/class/infiniband/rxe0/ports/1/hw_counters/*; do

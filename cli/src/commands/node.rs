@@ -515,7 +515,7 @@ fn ports(node: &Node) -> Table {
             or_dash(kind.map(str::to_owned)),
             or_dash(state),
             or_dash(
-                port.rate_bytes_per_s.map(|bytes| format!("{} Gb/s", bytes * 8 / 1_000_000_000)),
+                port.rate_bytes_per_s.map(|bytes| format!("{} Gb/s", bytes as f64 * 8.0 / 1e9)),
             ),
             or_dash(port.received_bytes.map(bytes)),
             or_dash(port.sent_bytes.map(bytes)),
