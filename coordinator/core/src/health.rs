@@ -179,9 +179,11 @@ impl Core {
         let known = node.cleared.clone();
         node.cleared.retain(|condition| still.contains(condition));
         self.diagnosed.insert(id.clone());
-        if let Some(resumed_ms) = self.resumed_unheard.remove(id) {
-            let before = still.into_iter().filter(|condition| condition.since_ms <= resumed_ms);
-            node.cleared.extend(before);
+        if self.resumed_unheard.remove(id) {
+            // What began since then the operator cannot have seen.
+            let is_older =
+                |condition: &ClearedCondition| condition.since_ms <= self.started_wall_ms;
+            node.cleared.extend(still.into_iter().filter(is_older));
         }
         let has_changed = node.cleared != known;
         node.health = Arc::new(health);
@@ -208,10 +210,10 @@ impl Core {
     }
 
     /// An operator puts a node back into use: what it said until now is over.
-    pub(super) fn clear_health(&mut self, node: &mut Node, now: Timestamp, out: &mut Effects) {
+    pub(super) fn clear_health(&mut self, node: &mut Node, out: &mut Effects) {
         // What it said to a process before this one is not stored: it will say it again.
         if !self.diagnosed.contains(&node.id) {
-            self.resumed_unheard.insert(node.id.clone(), now.wall_ms);
+            self.resumed_unheard.insert(node.id.clone());
         }
         node.cleared.extend(node.health.conditions.iter().map(Condition::key));
         if let Some(session) = node.session.as_ref().filter(|_| !node.cleared.is_empty()) {

@@ -168,11 +168,13 @@ pub struct Core {
     pub(crate) beyond_share: BTreeSet<NodeId>,
     /// Nodes that have said to this process what is wrong with them.
     diagnosed: BTreeSet<NodeId>,
-    /// Those that an operator put back into use before that, and when by the wall clock.
-    resumed_unheard: BTreeMap<NodeId, u64>,
+    /// Those that an operator put back into use before that.
+    resumed_unheard: BTreeSet<NodeId>,
     pub(crate) quarantine: Vec<Quarantine>,
     pub(crate) next_ports: BTreeMap<NetworkKey, u32>,
+    /// When this core began, by the boot clock and by the wall clock.
     pub(crate) started_ms: u64,
+    started_wall_ms: u64,
     /// When it was first seen that a node had nothing left of a gang of which another node is lost.
     pub(crate) ends_seen: BTreeMap<(GangId, NodeId), u64>,
     /// Since when this core has looked at time without a pause.
@@ -200,6 +202,7 @@ impl Core {
         Core {
             era,
             started_ms: now.boot_ms,
+            started_wall_ms: now.wall_ms,
             awake_since_ms: now.boot_ms,
             checked_ms: now.boot_ms,
             want_schedule: true,

@@ -72,7 +72,7 @@ impl Core {
                     Some(_) => Lifecycle::Online,
                     None => Lifecycle::Pending,
                 };
-                self.clear_health(&mut node, now, out);
+                self.clear_health(&mut node, out);
                 // Whoever puts it back has looked at it.
                 node.doubt = None;
                 ("node.resume", "resumed", String::new())
