@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use crate::config::{DEFAULT_ADDRESS, Settings};
 use crate::errors::{CliError, code, exit};
 use crate::output::Screen;
+use crate::pauses::jittered;
 
 /// Time for a connection to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -509,16 +510,6 @@ fn idempotency_key() -> Result<String, CliError> {
     Ok(bits.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// `wait`, or up to a quarter less, so that many clients do not come back at once.
-pub fn jittered(wait: Duration) -> Duration {
-    let mut bits = [0];
-    // Without random numbers the wait is as good without its jitter.
-    match SystemRandom::new().fill(&mut bits) {
-        Ok(()) => wait - wait * u32::from(bits[0]) / 1024,
-        Err(_) => wait,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -528,15 +519,6 @@ mod tests {
         let keys = [idempotency_key().unwrap(), idempotency_key().unwrap()];
         assert!(keys.iter().all(|k| k.len() == 32 && k.bytes().all(|b| b.is_ascii_hexdigit())));
         assert_ne!(keys[0], keys[1]);
-    }
-
-    #[test]
-    fn jitter_takes_away_at_most_a_quarter() {
-        let wait = Duration::from_secs(4);
-        for _ in 0..50 {
-            let jittered = jittered(wait);
-            assert!(jittered > Duration::from_secs(3) && jittered <= wait, "{jittered:?}");
-        }
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::args::Tail;
-use crate::client::{Client, jittered};
+use crate::client::Client;
 use crate::errors::{CliError, code, exit};
 use crate::log_sink::LogSink;
 use crate::output::Screen;
+use crate::pauses::{Pauses, jittered};
 use crate::sse::{SseEvent, SseParser};
 use crate::view;
 
@@ -19,9 +20,6 @@ const PAGE_BYTES: u64 = 256 * 1024;
 const SEARCH_BYTES: u64 = 64 * 1024;
 /// How far back the last lines are searched: then so many bytes are shown, not so many lines.
 const MAX_SEARCH_BYTES: u64 = 64 * 1024 * 1024;
-/// Bounds of the wait before a new connection.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// After so many connections that do not go on where the last one ended, what comes is taken.
 const MAX_MISFITS: u32 = 3;
 
@@ -176,7 +174,7 @@ impl LogSource<'_> {
         screen: &Screen,
     ) -> Result<(), CliError> {
         let mut position = from;
-        let mut wait = FIRST_WAIT;
+        let mut pauses = Pauses::default();
         let mut misfits = 0;
         let mut told = false;
         loop {
@@ -195,10 +193,9 @@ impl LogSource<'_> {
                 Err(error) => return Err(error),
             }
             if position != before {
-                (wait, misfits, told) = (FIRST_WAIT, 0, false);
+                (pauses, misfits, told) = (Pauses::default(), 0, false);
             }
-            tokio::time::sleep(jittered(wait)).await;
-            wait = (wait * 2).min(LONGEST_WAIT);
+            pauses.pause().await;
         }
     }
 

@@ -20,6 +20,7 @@ pub mod errors;
 pub mod follow;
 pub mod log_sink;
 pub mod output;
+pub mod pauses;
 pub mod sparkline;
 pub mod spec_input;
 pub mod sse;

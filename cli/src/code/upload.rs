@@ -123,7 +123,7 @@ impl Upload<'_> {
                 Err(error) if error.is_transport() || error.status() == Some(503) => {}
                 done => return done,
             }
-            tokio::time::sleep(crate::client::jittered(wait)).await;
+            tokio::time::sleep(crate::pauses::jittered(wait)).await;
             wait *= 2;
         }
         self.client.send_bytes(method, path, &self.query, body).await

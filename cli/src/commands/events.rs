@@ -1,22 +1,17 @@
 //! `events`: what has happened, newest first, or, with `-f`, oldest first and then as it comes, through
 //! lost connections and restarts of the coordinator.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use super::{items, or_dash, webhook};
 use crate::args::Events;
-use crate::client::{Client, jittered};
+use crate::client::Client;
 use crate::durations::local;
 use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
+use crate::pauses::Pauses;
 use crate::sse::SseParser;
 use crate::terminal::clean;
-
-/// Bounds of the wait before a new connection.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(client: &Client, args: &Events, screen: &Screen) -> Result<u8, CliError> {
     const TITLES: &[&str] = &["AT", "KIND", "OBJECT", "PROJECT", "REASON"];
@@ -65,7 +60,7 @@ async fn follow(
     mut after: u64,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let (mut wait, mut told) = (FIRST_WAIT, false);
+    let (mut pauses, mut told) = (Pauses::default(), false);
     loop {
         let before = after;
         match listen(client, wanted, &mut after, screen).await {
@@ -79,10 +74,9 @@ async fn follow(
             Err(error) => return Err(error),
         }
         if after != before {
-            (wait, told) = (FIRST_WAIT, false);
+            (pauses, told) = (Pauses::default(), false);
         }
-        tokio::time::sleep(jittered(wait)).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        pauses.pause().await;
     }
 }
 

@@ -8,9 +8,10 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::state::News;
-use crate::client::{Client, jittered};
+use crate::client::Client;
 use crate::commands::node;
 use crate::errors::CliError;
+use crate::pauses::Pauses;
 use crate::sse::{SseEvent, SseParser};
 use crate::view::{self, Job, JobPage, NodeSeries};
 
@@ -20,9 +21,6 @@ pub const WAITING: usize = 4096;
 /// time; and after the longer time in any case.
 const LEAST: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_secs(10);
-/// Bounds of the wait before a new connection.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Jobs that are looked up.
 const JOBS: usize = 1000;
 
@@ -62,7 +60,7 @@ pub async fn run(
     pool: Option<&str>,
     news: mpsc::Sender<News>,
 ) -> Result<(), CliError> {
-    let mut wait = FIRST_WAIT;
+    let mut pauses = Pauses::default();
     loop {
         let began = Instant::now();
         let error = match connection(client, pool, &news).await {
@@ -73,14 +71,13 @@ pub async fn run(
         if !error.is_transport() && !busy {
             return Err(error);
         }
-        if began.elapsed() > LONGEST_WAIT {
-            wait = FIRST_WAIT;
+        if began.elapsed() > Pauses::LONGEST {
+            pauses = Pauses::default();
         }
         if news.send(News::Lost(error.to_string())).await.is_err() {
             return Ok(());
         }
-        tokio::time::sleep(jittered(wait)).await;
-        wait = (wait * 2).min(LONGEST_WAIT);
+        pauses.pause().await;
     }
 }
 

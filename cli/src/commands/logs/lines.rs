@@ -11,10 +11,11 @@ use serde_json::Value;
 use super::super::attached::{as_unfinished, detached, or_ctrl_c};
 use super::super::{as_job_result, find_job, or_dash};
 use crate::args::{Logs, Tail};
-use crate::client::{Client, jittered};
+use crate::client::Client;
 use crate::durations::local;
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
+use crate::pauses::Pauses;
 use crate::table::Table;
 use crate::terminal::clean;
 use crate::view::{self, Job};
@@ -23,9 +24,6 @@ use crate::view::{self, Job};
 const MAX_TAIL: u64 = 10_000;
 /// How long one question waits for new lines.
 const WAIT_S: u64 = 15;
-/// Bounds of the wait before a lost connection is made again.
-const FIRST_WAIT: Duration = Duration::from_millis(250);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Between two looks at a job that has not begun its next attempt.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -267,7 +265,7 @@ async fn follow(
     let query = query(args, args.attempt);
     let mut cursor: Option<String> = None;
     let mut newer: Option<u32> = None;
-    let mut wait = FIRST_WAIT;
+    let mut pauses = Pauses::default();
     let mut told = false;
     loop {
         let mut asked = query.clone();
@@ -285,13 +283,12 @@ async fn follow(
                 if !std::mem::replace(&mut told, true) {
                     printer.screen.hint(&format!("{error}; the job goes on, trying again"));
                 }
-                tokio::time::sleep(jittered(wait)).await;
-                wait = (wait * 2).min(LONGEST_WAIT);
+                pauses.pause().await;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        (wait, told) = (FIRST_WAIT, false);
+        (pauses, told) = (Pauses::default(), false);
         cursor = page.cursor.filter(|cursor| !cursor.is_empty());
         if !page.complete {
             continue;
