@@ -128,8 +128,6 @@ async fn a_rank_of_a_ray_gang_that_is_cut_off_fences_itself() -> TestResult {
     let job = api.submit(&once(&training("fenced", 4, 1000, 0.6))).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
     wait_steps(fleet, &job, 3).await?;
-    // From here on it mostly waits.
-    drop(slot);
     // Which rank is on n2 does not matter: the other one loses it.
     let its_rank = rank_on(&api.job(&job).await?, "n2")?;
     b.cut()?;
@@ -144,6 +142,7 @@ async fn a_rank_of_a_ray_gang_that_is_cut_off_fences_itself() -> TestResult {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     eprintln!("it was given up {:?} after the cut", cut.elapsed());
+    drop(slot);
     b.heal()?;
     api.wait_node("n2", &["ready"], Duration::from_secs(30)).await?;
     fleet.assert_clean().await

@@ -23,8 +23,6 @@ async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
     let job = api.submit(&training("cut", 4, 110, 0.6)).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
     wait_steps(fleet, &job, 3).await?;
-    // From here on it mostly waits.
-    drop(slot);
     b.cut_udp(fleet.quic().port())?;
     let before = steps(fleet, &job).len();
     api.wait_node("n2", &["suspect"], Duration::from_secs(10)).await?;
@@ -37,6 +35,7 @@ async fn an_agent_is_cut_off_for_a_minute() -> TestResult {
     assert_eq!(node["reachability"], "reachable");
 
     let done = api.wait_job(&job, &["SUCCEEDED"], RAY).await?;
+    drop(slot);
     assert_eq!(done["attempts"], 1);
     let attempt = done["attempt_list"].as_array().and_then(|l| l.first()).context("attempt")?;
     assert_eq!(attempt["epoch"], "1.1");
