@@ -214,9 +214,14 @@ fn together<'a>(
     found: &[&Slot],
     wanted: Option<Topology>,
 ) -> Vec<&'a Slot> {
+    let total: usize = fitting.iter().map(|alike| alike.slots.len()).sum();
+    if total <= missing {
+        let mut all: Vec<&Slot> = fitting.into_iter().flat_map(|alike| alike.slots).collect();
+        all.sort_by(|a, b| (a.lateness, &a.name).cmp(&(b.lateness, &b.name)));
+        return all;
+    }
     let mut rest = fitting;
-    let total: usize = rest.iter().map(|alike| alike.slots.len()).sum();
-    for key in labels(wanted).into_iter().take_while(|_| total > missing) {
+    for key in labels(wanted) {
         let mut domains: BTreeMap<&str, usize> = BTreeMap::new();
         for alike in &rest {
             if let Some(domain) = label(alike.kind, key) {
@@ -235,11 +240,6 @@ fn together<'a>(
             rest.retain(|alike| label(alike.kind, key) == Some(best));
             break;
         }
-    }
-    if total <= missing {
-        let mut all: Vec<&Slot> = rest.into_iter().flat_map(|alike| alike.slots).collect();
-        all.sort_by(|a, b| (a.lateness, &a.name).cmp(&(b.lateness, &b.name)));
-        return all;
     }
     // Without one domain that holds all: the largest first, so that there are few. Of a kind the slots
     // are in order already.
