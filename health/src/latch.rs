@@ -258,9 +258,10 @@ impl Latch {
         }
     }
 
-    /// Whether the last reading was bad and does not count yet.
-    pub fn is_doubtful(&self) -> bool {
-        self.rising.is_some()
+    /// Whether bad readings that do not count yet would, with one more, make a condition of `level`
+    /// or worse.
+    pub fn may_become(&self, level: Level) -> bool {
+        self.rising.is_some_and(|rising| rising.level >= level)
     }
 }
 

@@ -8,7 +8,6 @@ use gangline_common::time::Timestamp;
 use crate::clock::At;
 use crate::component::Component;
 use crate::condition::{Blind, Stale, StartCheck};
-use crate::latch::Latch;
 use crate::rule::{BeforeStart, MINUTE_MS, Rule, Scope};
 use crate::{Engine, MAX_BLIND};
 
@@ -55,7 +54,8 @@ impl Engine {
             let latch = part.and_then(|part| part.latches.get(&rule));
             let young = |when: Option<u64>| when.is_some_and(|then| at.since(then) <= max_age);
             let read = latch.and_then(|latch| latch.read);
-            if young(read) && !latch.is_some_and(Latch::is_doubtful) {
+            // A doubt about what could not forbid the start holds nothing up.
+            if young(read) && !latch.is_some_and(|latch| latch.may_become(before.forbids)) {
                 continue;
             }
             let absent = latch.and_then(|latch| latch.absent);

@@ -33,10 +33,11 @@ fn two_bad_readings_in_a_row_and_not_one() {
     }
     assert_eq!(level(&latch), None);
     read(&mut latch, CALM, Some(Level::Degraded), 200);
-    assert!(latch.is_doubtful());
+    assert!(latch.may_become(Level::Degraded));
+    assert!(!latch.may_become(Level::Fatal));
     read(&mut latch, CALM, Some(Level::Degraded), 201);
     assert_eq!(level(&latch), Some(Level::Degraded));
-    assert!(!latch.is_doubtful());
+    assert!(!latch.may_become(Level::Info));
 }
 
 #[test]

@@ -127,6 +127,14 @@ fn each_rule_of_the_list_forbids_a_start() {
     node.see_for(6, &full(95));
     assert_eq!(node.level(Rule::SharedFull), Some(Level::Warning));
     assert!(check(&node).may_start());
+    // Neither does a disk that only is nearly full, not even by its first reading.
+    let mut node = ready();
+    let nearly_full = Reading::LocalDisk(local_disk(50_000_000_000, 1_000_000_000_000));
+    node.see_for(1, &nearly_full);
+    assert!(check(&node).may_start());
+    node.see_for(6, &nearly_full);
+    assert_eq!(node.level(Rule::LocalDisk), Some(Level::Degraded));
+    assert!(check(&node).may_start());
     // Rules that are not on the list are for the coordinator to weigh.
     let mut node = ready();
     node.see(&xid(0, 79));
