@@ -43,10 +43,45 @@ impl Deadline {
         self.good_ms.saturating_add(self.after_ms)
     }
 
-    /// When to look next: soon after contact is missed, and a last time before the end. `None` where
-    /// nobody looks.
+    /// When to look next: soon after contact is missed, and a last time when the end is due, for a
+    /// gang that has only just become whole. `None` where nobody looks.
     pub fn look_ms(&self) -> Option<u64> {
         let pause = LOOK_EVERY_MS.min(self.after_ms / 4);
-        self.looks.then(|| self.good_ms.max(self.looked_ms).saturating_add(pause))
+        let last = self.good_ms.max(self.looked_ms);
+        let next = last.saturating_add(pause);
+        let due = self.due_ms();
+        self.looks.then(|| if last < due { next.min(due) } else { next })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks whenever it is time to, until it is due; when that was.
+    fn ends_at(deadline: &mut Deadline, is_whole: impl Fn(u64) -> bool) -> u64 {
+        loop {
+            let look = deadline.look_ms().unwrap_or(u64::MAX);
+            let now = look.min(deadline.due_ms());
+            if now >= look {
+                deadline.note_look(now, is_whole(now));
+            }
+            if now >= deadline.due_ms() {
+                return now;
+            }
+        }
+    }
+
+    #[test]
+    fn a_gang_that_becomes_whole_just_before_the_end_goes_on() {
+        let mut deadline = Deadline::new(60_000, 1_003_000, true);
+        assert_eq!(ends_at(&mut deadline, |now| (1_062_999..1_100_000).contains(&now)), 1_158_000);
+    }
+
+    #[test]
+    fn a_gang_that_is_never_whole_ends_when_it_is_due() {
+        let mut deadline = Deadline::new(60_000, 1_003_000, true);
+        assert_eq!(ends_at(&mut deadline, |_| false), 1_063_000);
+        assert!(deadline.look_ms() > Some(1_063_000), "nobody looks twice at the same moment");
     }
 }
