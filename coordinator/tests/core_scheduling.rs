@@ -363,6 +363,53 @@ fn an_elastic_gang_that_would_go_first_again_stays_whatever_it_has_grown_to() {
 }
 
 #[test]
+fn gangs_of_one_project_that_would_go_first_again_are_not_sent_back_together() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_max_priority("rl", 100);
+    fleet.set_quota("owner", POOL, guaranteed(8));
+    for id in ["one", "two"] {
+        fleet.submit_as("owner", id, &gang(1, 8, ", queue: {preemptible: true}"));
+    }
+    fleet.settle();
+    // With one of them gone the other is what the project is guaranteed; with both, one would wait
+    // for that, before whoever both made room for.
+    fleet.submit("wide", &gang(2, 8, ", queue: {priority: urgent}"));
+    for _ in 0..20 {
+        fleet.beat(10);
+        fleet.settle();
+    }
+    assert_eq!((fleet.job("one").attempts, fleet.job("two").attempts), (1, 1));
+    assert!(is_running(&fleet, "one") && is_running(&fleet, "two"));
+    fleet.stop("wide");
+    fleet.submit("narrow", &gang(1, 8, ", queue: {priority: urgent}"));
+    fleet.settle();
+    fleet.settle();
+    assert!(is_running(&fleet, "narrow"));
+    assert_ne!(is_running(&fleet, "one"), is_running(&fleet, "two"));
+}
+
+#[test]
+fn a_job_that_took_no_time_last_time_does_not_slip_onto_nodes_that_are_kept() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.set_max_priority("rl", 100);
+    fleet.submit_as("other", "flash-1", &gang(1, 8, ""));
+    fleet.settle();
+    let flash = fleet.job("flash-1");
+    fleet.exit_ranks("flash-1", 0);
+    fleet.settle();
+    let ended = fleet.job("flash-1").ended.unwrap();
+    assert_eq!(ended.ms_since(flash.started.unwrap()), 0, "else this shows nothing");
+    let slow = ", queue: {preemptible: true, priority: low}, grace_period: 1h";
+    fleet.submit("slow", &gang(1, 8, slow));
+    fleet.settle();
+    fleet.submit("wide", &gang(2, 8, ", queue: {priority: urgent}"));
+    assert_eq!(fleet.state("slow"), JobState::Stopping);
+    fleet.submit_as("other", "flash-2", &gang(1, 8, ", queue: {priority: low}"));
+    fleet.heartbeat("a");
+    assert_eq!(fleet.state("flash-2"), JobState::Pending);
+}
+
+#[test]
 fn two_claimants_do_not_count_on_the_same_nodes() {
     let mut fleet = fleet(&["a", "b", "c"]);
     for project in ["rl", "owner"] {

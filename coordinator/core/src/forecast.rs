@@ -23,6 +23,9 @@ const REMEMBERED: usize = 5;
 const SORTS: usize = 10_000;
 /// What is supposed of a job of which nothing is known and that has just begun.
 pub(super) const UNKNOWN_MS: u64 = 600_000;
+/// Nothing is supposed to take less: what is over at once is in nobody's way, even on nodes that are
+/// kept, and yet has to be sent away again.
+const LEAST_MS: u64 = 1_000;
 /// A gang that has outrun its forecast is supposed to go on for at least this long.
 const OVERTIME_MS: u64 = 60_000;
 
@@ -85,7 +88,7 @@ impl History {
     /// The longest of the few that are remembered: to be late is worse than to leave a node idle.
     fn longest(&self, sort: &Sort) -> Option<Estimate> {
         let ran = self.sorts.get(sort)?;
-        let ms = ran.ms.iter().copied().max()?;
+        let ms = ran.ms.iter().copied().max()?.max(LEAST_MS);
         Some(Estimate { ms, from: Basis::History(ran.ms.len() as u32) })
     }
 }

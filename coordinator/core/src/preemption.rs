@@ -40,9 +40,13 @@ struct Victim<'a> {
     unsaved: (u64, Option<&'a TrainingCheckpoint>),
     /// Its project holds more than it is guaranteed, and the claimant's takes its own back.
     borrows: bool,
-    /// Its project, its GPUs, and how many the project holds beyond what it is guaranteed: for one
-    /// that goes for nothing else.
-    lent: Option<(&'a str, u32, u32)>,
+    gpus: u32,
+    /// So many GPUs its project may lose in all when this one goes. With more it would wait for what
+    /// the project is guaranteed, go before the claimant, and take its place again.
+    may_lose: u32,
+    /// How many GPUs its project holds beyond what it is guaranteed: for one that goes for nothing
+    /// else.
+    lent: Option<u32>,
 }
 
 impl Core {
@@ -154,28 +158,39 @@ impl Core {
                 let own = self.quota(&job.project, pool).unwrap_or_default().guaranteed;
                 self.holdings.gpus(&job.project, pool).saturating_sub(own)
             });
-            let again = (self.waits_guaranteed(holding), ranking.points(job));
-            // Between equals the one goes first for which others were sent back.
-            let borrows =
-                guaranteed && job.project != claimant.project && borrowed > 0 && again <= place;
-            let lower = !displaced
+            let points = ranking.points(job);
+            let may_lose = |goes_behind: &dyn Fn((bool, u32)) -> bool| {
+                match (goes_behind((true, points)), goes_behind((false, points))) {
+                    (true, _) => u32::MAX,
+                    (false, true) => self.may_lose(holding),
+                    (false, false) => 0,
+                }
+            };
+            let preemptible = !displaced
                 && job.request.preemptible
-                && job.request.priority < claimant.request.priority
-                && again < place;
+                && job.request.priority < claimant.request.priority;
+            let lower = preemptible.then(|| may_lose(&|again| again < place));
+            let lower = lower.filter(|limit| *limit >= holding.gpus);
+            // Between equals the one goes first for which others were sent back.
+            let lends = guaranteed && job.project != claimant.project && borrowed > 0;
+            let borrows = lends.then(|| may_lose(&|again| again <= place));
+            let borrows = borrows.filter(|limit| *limit >= holding.gpus);
             let runs = matches!(gang.state, GangState::Starting | GangState::Ready)
                 && matches!(job.state, JobState::Starting | JobState::Running);
-            if !(runs && (borrows || lower)) || self.is_protected(job, now) {
+            let Some(may_lose) = lower.or(borrows).filter(|_| runs) else { continue };
+            if self.is_protected(job, now) {
                 continue;
             }
             let unsaved = self.unsaved(job, now);
             let loss = unsaved.0.saturating_mul(u64::from(holding.gpus));
-            let lent = (!lower).then_some((job.project.as_str(), holding.gpus, borrowed));
-            victims.push(Victim { job, gang, loss, unsaved, borrows, lent });
+            let lent = lower.is_none().then_some(borrowed);
+            let (gpus, borrows) = (holding.gpus, borrows.is_some());
+            victims.push(Victim { job, gang, loss, unsaved, borrows, gpus, may_lose, lent });
         }
         victims.sort_by(|a, b| (a.loss, &a.gang.id).cmp(&(b.loss, &b.gang.id)));
         if victims.len() > EXACT_LIMIT {
-            let mut taken: BTreeMap<&str, u32> = BTreeMap::new();
-            victims.retain(|victim| victim.lent.is_none_or(|lent| is_still_lent(lent, &mut taken)));
+            let mut taken = Taken::default();
+            victims.retain(|victim| taken.may_take(victim));
         }
         let chosen = choose(&victims, &mut room)?;
         let mut keep = chosen.into_iter();
@@ -212,16 +227,24 @@ impl Core {
         pools.map(|pool| Claim::new(self, job, pool, is_kept)).find(Claim::is_met)
     }
 
-    /// Whether a gang that is sent back would wait for what its project is guaranteed. An elastic one
-    /// may hold more than that, and waits for its least.
-    fn waits_guaranteed(&self, holding: &Holding) -> bool {
+    /// So many GPUs of its pool the project may lose in all, this gang's among them, and the gang would
+    /// still not wait for what the project is guaranteed. An elastic one may hold more than the least
+    /// that it waits for.
+    fn may_lose(&self, holding: &Holding) -> u32 {
         let job = &holding.job;
-        let Some(record) = self.projects.get(&job.project) else { return false };
-        record.quotas.iter().filter(|(pool, _)| job.request.may_use(pool)).any(|(pool, quota)| {
-            let gone = if *pool == holding.pool { holding.gpus } else { 0 };
-            let left = self.holdings.gpus(&job.project, pool).saturating_sub(gone);
-            left.saturating_add(gpus_of(job)) <= quota.guaranteed
-        })
+        let Some(record) = self.projects.get(&job.project) else { return u32::MAX };
+        let quotas = record.quotas.iter().filter(|(pool, _)| job.request.may_use(pool));
+        let limits = quotas.map(|(pool, quota)| {
+            let held = self.holdings.gpus(&job.project, pool);
+            let beyond = held.saturating_add(gpus_of(job)).saturating_sub(quota.guaranteed);
+            match *pool == holding.pool {
+                true => beyond.saturating_sub(1),
+                // Nothing is lost there: it waits for what is guaranteed, or it does not.
+                false if beyond == 0 => 0,
+                false => u32::MAX,
+            }
+        });
+        limits.min().unwrap_or(u32::MAX)
     }
 
     /// Inside the time that it is promised.
@@ -331,25 +354,45 @@ fn cause(victim: &Victim<'_>, claimant: &Job, pool: &str) -> String {
     }
 }
 
-/// Whether its project still holds more than it is guaranteed when those in `taken` have gone; then
-/// this one is among them.
-fn is_still_lent<'a>(
-    (project, gpus, borrowed): (&'a str, u32, u32),
-    taken: &mut BTreeMap<&'a str, u32>,
-) -> bool {
-    let taken = taken.entry(project).or_default();
-    let still = *taken < borrowed;
-    *taken += if still { gpus } else { 0 };
-    still
+/// What projects lose when some victims go.
+#[derive(Default)]
+struct Taken<'a> {
+    by_project: BTreeMap<&'a str, Loss>,
 }
 
-/// No project loses more than was lent to it, but for the part of its largest gang that is its own.
-fn takes_what_is_lent(victims: &[Victim<'_>], chosen: &[bool]) -> bool {
+#[derive(Clone, Copy)]
+struct Loss {
+    gpus: u32,
+    /// Of them, those that go only because they are lent.
+    lent: u32,
+    /// The least that any of the victims allows.
+    may_lose: u32,
+}
+
+impl<'a> Taken<'a> {
+    /// Takes one more, if all that were taken would still wait behind the claimant, and its project is
+    /// still left what it is guaranteed, but for the part of its largest gang that is its own.
+    fn may_take(&mut self, victim: &Victim<'a>) -> bool {
+        let none = Loss { gpus: 0, lent: 0, may_lose: u32::MAX };
+        let loss = self.by_project.entry(&victim.job.project).or_insert(none);
+        let gpus = loss.gpus.saturating_add(victim.gpus);
+        let may_lose = loss.may_lose.min(victim.may_lose);
+        if gpus > may_lose || victim.lent.is_some_and(|borrowed| loss.lent >= borrowed) {
+            return false;
+        }
+        let lent = loss.lent.saturating_add(victim.lent.map_or(0, |_| victim.gpus));
+        *loss = Loss { gpus, lent, may_lose };
+        true
+    }
+}
+
+/// Whether all of them may go together.
+fn may_go(victims: &[Victim<'_>], chosen: &[bool]) -> bool {
     let chosen = victims.iter().zip(chosen).filter(|(_, chosen)| **chosen);
-    let mut lent: Vec<_> = chosen.filter_map(|(victim, _)| victim.lent).collect();
-    lent.sort_by_key(|(_, gpus, _)| *gpus);
-    let mut taken = BTreeMap::new();
-    lent.into_iter().all(|lent| is_still_lent(lent, &mut taken))
+    let mut chosen: Vec<_> = chosen.map(|(victim, _)| victim).collect();
+    chosen.sort_by_key(|victim| victim.gpus);
+    let mut taken = Taken::default();
+    chosen.into_iter().all(|victim| taken.may_take(victim))
 }
 
 /// Which of the victims, sorted by their loss, go: the set with the smallest loss that is enough.
@@ -374,7 +417,7 @@ fn choose<'a>(victims: &[Victim<'a>], claim: &mut Claim<'a>) -> Option<Vec<bool>
             let count = losses.clone().count();
             (losses.map(|(victim, _)| victim.loss).sum(), count)
         };
-        let good = sets.filter(|chosen| takes_what_is_lent(victims, chosen) && is_enough(chosen));
+        let good = sets.filter(|chosen| may_go(victims, chosen) && is_enough(chosen));
         return good.min_by_key(|chosen| loss(chosen));
     }
     // As few of the cheap ones as are enough, then without those that turn out not to be needed,
