@@ -31,6 +31,8 @@ impl World<'_> {
         self.check_deeply();
         self.operators_tidy_up();
         self.until(DRAINED_MS, Self::unfinished)?;
+        // A node may have come back after its operator had looked.
+        self.end_unknown();
         self.until(QUIET_MS, Self::left_behind)?;
         self.commit();
         self.check_deeply();
@@ -119,7 +121,7 @@ impl World<'_> {
         None
     }
 
-    /// Nodes are taken back, what nobody knows is ended by hand, and what would never end is stopped.
+    /// Nodes are taken back, and what would never end is stopped.
     fn operators_tidy_up(&mut self) {
         for node in 0..self.nodes.len() {
             self.maintain(node, Maintenance::Resume);
@@ -156,14 +158,20 @@ impl World<'_> {
         let stops: Vec<JobId> = live.filter(|job| endless(job)).map(|job| job.id.clone()).collect();
         let held = coordinator.core.jobs().filter(|job| job.hold.is_some());
         let held: Vec<JobId> = held.map(|job| job.id.clone()).collect();
-        let unknown: Vec<MemberKey> =
-            coordinator.core.nodes().flat_map(|node| node.unknown.iter().cloned()).collect();
         for job in held {
             self.release(job);
         }
         for job in stops {
             self.stop(job);
         }
+        self.end_unknown();
+    }
+
+    /// What nobody knows is ended by hand.
+    fn end_unknown(&mut self) {
+        let Some(coordinator) = &self.coordinator else { return };
+        let unknown: Vec<MemberKey> =
+            coordinator.core.nodes().flat_map(|node| node.unknown.iter().cloned()).collect();
         for key in unknown {
             self.tally.note("operator: unknown member ended by hand");
             for node in 0..self.nodes.len() {
