@@ -32,7 +32,7 @@ pub struct Kind {
 pub(super) type SlotIndex = usize;
 
 /// One node as placement sees it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
     pub index: SlotIndex,
     pub node: NodeId,
@@ -152,6 +152,47 @@ impl Capacity {
     pub fn blocks_in<'a>(&'a self, network: &NetworkKey) -> impl Iterator<Item = PortBlock> + 'a {
         let nodes = self.networks.get(network).into_iter().flatten();
         nodes.filter_map(|index| self.at(*index)).flat_map(|slot| slot.blocks.iter().copied())
+    }
+
+    /// Whether the indexes have a node where its slot says.
+    fn has_in_place(&self, slot: &Slot) -> bool {
+        let Slot { index, name, revoked, closed, .. } = slot;
+        let group = self.groups.get(&slot.kind);
+        let open = group.and_then(|group| group.open.get(&(slot.free_gpus.len() as u32)));
+        let key = (slot.lateness, name.clone(), *index);
+        let is_listed = group.is_some_and(|group| group.all.contains(&(name.clone(), *index)));
+        let is_open = open.is_some_and(|open| open.contains(&key));
+        let is_head = self.heads.contains(&(slot.heads, name.clone(), *index));
+        let near = self.networks.get(&slot.network);
+        is_listed == !revoked
+            && is_open == (!revoked && closed.is_none())
+            && is_head == (slot.head_role && closed.is_none())
+            && near.is_some_and(|near| near.contains(index))
+    }
+
+    /// That some index has more places than there are slots for.
+    fn left_behind(&self) -> Option<String> {
+        let slots = || self.slots.iter().flatten();
+        let open = || slots().filter(|slot| slot.closed.is_none());
+        let groups = || self.groups.values();
+        let counts = [
+            ("all", groups().map(|group| group.all.len()).sum()),
+            ("open", groups().flat_map(|group| group.open.values()).map(BTreeSet::len).sum()),
+            ("heads", self.heads.len()),
+            ("networks", self.networks.values().map(BTreeSet::len).sum::<usize>()),
+            ("names", self.by_name.len()),
+        ];
+        let expected = [
+            slots().filter(|slot| !slot.revoked).count(),
+            open().filter(|slot| !slot.revoked).count(),
+            open().filter(|slot| slot.head_role).count(),
+            slots().count(),
+            slots().count(),
+        ];
+        let wrong = counts.into_iter().zip(expected).find(|((_, count), slots)| count != slots);
+        wrong.map(|((index, count), slots)| {
+            format!("capacity: {index} has {count} of {slots} nodes")
+        })
     }
 
     fn remove(&mut self, node: &NodeId) -> Option<Slot> {
@@ -285,6 +326,25 @@ impl Core {
             self.capacity.insert(slot);
         }
         self.misfits.forget_pools(&freed);
+    }
+
+    /// For the invariants: nodes that are not in these indexes as a new look at them finds them.
+    pub(super) fn drifted_capacity(&self) -> Vec<String> {
+        if !self.capacity.is_fresh() {
+            return Vec::new();
+        }
+        let drifted = self.nodes.values().filter_map(|node| {
+            let known = self.capacity.slot(&node.id);
+            let index = known.map(|slot| slot.index).unwrap_or_default();
+            let inventory = node.inventory.as_ref();
+            let found = inventory.map(|inventory| self.look_at(node, inventory, index));
+            if known == found.as_ref() && known.is_none_or(|slot| self.capacity.has_in_place(slot))
+            {
+                return None;
+            }
+            Some(format!("capacity: {} is kept as {known:?}, and is {found:?}", node.name))
+        });
+        drifted.chain(self.capacity.left_behind()).collect()
     }
 
     fn look_at(&self, node: &Node, inventory: &Inventory, index: SlotIndex) -> Slot {

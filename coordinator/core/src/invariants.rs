@@ -23,6 +23,7 @@ pub fn violations(core: &Core) -> Vec<String> {
     waiting_is_sound(core, &mut found);
     accounts_are_open(core, &mut found);
     found.extend(core.forgotten_fits());
+    found.extend(core.drifted_capacity());
     found
 }
 

@@ -159,12 +159,13 @@ impl Core {
                 self.holdings.gpus(&job.project, pool).saturating_sub(own)
             });
             let points = ranking.points(job);
-            let may_lose = |goes_behind: &dyn Fn((bool, u32)) -> bool| {
-                match (goes_behind((true, points)), goes_behind((false, points))) {
-                    (true, _) => u32::MAX,
-                    (false, true) => self.may_lose(holding),
-                    (false, false) => 0,
-                }
+            let may_lose = |goes_behind: &dyn Fn((bool, u32)) -> bool| match (
+                goes_behind((true, points)),
+                goes_behind((false, points)),
+            ) {
+                (true, _) => u32::MAX,
+                (false, true) => self.may_lose(holding),
+                (false, false) => 0,
             };
             let preemptible = !displaced
                 && job.request.preemptible
