@@ -10,13 +10,16 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{IdleTimeout, VarInt};
-use quinn_proto::HashedConnectionIdGenerator;
 use ring::hmac;
 use rustls::pki_types::CertificateDer;
 
+use self::connection_ids::MarkedIds;
+use crate::random;
 use crate::tls::SERVER_NAME;
 use crate::wire::WireError;
 use crate::wire::frame::{Frame, HEADER_LENGTH, parse_header};
+
+mod connection_ids;
 
 /// A message that was begun must be complete within this time (attack A9).
 const STREAM_DEADLINE: Duration = Duration::from_secs(30);
@@ -137,16 +140,13 @@ impl ResetKey {
         ResetKey(bytes)
     }
 
-    fn endpoint_config(&self) -> quinn::EndpointConfig {
+    fn endpoint_config(&self) -> Result<quinn::EndpointConfig, random::NoRandom> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
-        let tag = hmac::sign(&key, b"connection ids");
         // Only ids that carry this server's mark are answered with a reset.
-        let mark = tag.as_ref().iter().take(8).fold(0, |mark, byte| mark << 8 | u64::from(*byte));
+        let ids = MarkedIds::new(hmac::sign(&key, b"connection ids").as_ref(), random::bytes()?);
         let mut config = quinn::EndpointConfig::new(Arc::new(key));
-        config
-            .cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(mark)))
-            .min_reset_interval(RESET_INTERVAL);
-        config
+        config.cid_generator(move || Box::new(ids.clone())).min_reset_interval(RESET_INTERVAL);
+        Ok(config)
     }
 }
 
@@ -175,10 +175,9 @@ impl Endpoint {
             .incoming_buffer_size(64 << 10)
             .incoming_buffer_size_total(8 << 20);
         let runtime = Arc::new(quinn::TokioRuntime);
+        let own = reset.endpoint_config().map_err(|e| TransportError::Tls(e.to_string()))?;
         let inner = UdpSocket::bind(address)
-            .and_then(|socket| {
-                quinn::Endpoint::new(reset.endpoint_config(), Some(config), socket, runtime)
-            })
+            .and_then(|socket| quinn::Endpoint::new(own, Some(config), socket, runtime))
             .map_err(|source| TransportError::Bind { address, source })?;
         Ok(Endpoint { inner, client: None })
     }
