@@ -8,6 +8,7 @@
 //!
 //! A scalar is a `simple_value`, or a tensor of exactly one number; everything else is passed over.
 
+use crate::protobuf::{Field, Fields};
 use crate::reading::{MAX_VALUES, Reading, Source, name_of};
 
 /// Longest record that is read; images and graphs are longer, and passed over.
@@ -96,60 +97,6 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-// ---------------------------------------------------------------- protobuf
-
-/// What a field of a message holds.
-#[derive(Debug, Clone, Copy)]
-enum Field<'a> {
-    Number(u64),
-    Fixed64([u8; 8]),
-    Bytes(&'a [u8]),
-    Fixed32([u8; 4]),
-}
-
-/// The fields of a message, up to the first that is none.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn number(&mut self) -> Option<u64> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7f).checked_shl(shift)?;
-            if byte & 0x80 == 0 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-}
-
-impl<'a> Iterator for Fields<'a> {
-    type Item = (u64, Field<'a>);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let key = self.number()?;
-        let field = match key & 7 {
-            0 => Field::Number(self.number()?),
-            1 => Field::Fixed64(self.take(8)?.try_into().ok()?),
-            2 => {
-                let length = usize::try_from(self.number()?).ok()?;
-                Field::Bytes(self.take(length)?)
-            }
-            5 => Field::Fixed32(self.take(4)?.try_into().ok()?),
-            _ => return None,
-        };
-        Some((key >> 3, field))
-    }
-}
-
 /// The scalars of an event; `None` when it has none.
 fn event(bytes: &[u8]) -> Option<Reading> {
     // What is zero is not written.
@@ -208,7 +155,7 @@ fn tensor(bytes: &[u8]) -> Option<f64> {
             (7 | 10, Field::Bytes(packed)) => {
                 let mut packed = Fields(packed);
                 numbers.push(packed.number()? as i64 as f64);
-                packed.0.is_empty().then_some(())?;
+                packed.is_empty().then_some(())?;
             }
             _ => {}
         }
