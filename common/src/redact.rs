@@ -56,6 +56,9 @@ pub fn is_secret_name(name: &str) -> bool {
     !place && words().any(|word| SECRET_WORDS.contains(&word))
 }
 
+/// A user's name in an address is a token from this length on, in bytes.
+const MIN_TOKEN: usize = 20;
+
 /// Too much is secret to be looked for.
 #[derive(Debug, thiserror::Error)]
 #[error("the secrets cannot be looked for: {0}")]
@@ -92,7 +95,8 @@ impl Redactor {
         Ok(Redactor { search })
     }
 
-    /// The text without them, and without the passwords of addresses (`https://user:password@host`).
+    /// The text without them, and without the passwords and tokens of addresses
+    /// (`https://user:password@host`, `https://TOKEN@host`).
     #[must_use]
     pub fn clean(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
@@ -161,14 +165,18 @@ fn without_passwords(text: String) -> String {
         clean.push_str("://");
         let end = piece.find(|c: char| c.is_whitespace() || "/'\"?#<>".contains(c));
         let authority = piece.get(..end.unwrap_or(piece.len())).unwrap_or_default();
-        let password = authority.rsplit_once('@').and_then(|(user, _)| user.split_once(':'));
-        match password {
-            Some((user, password)) => {
-                let rest = piece.get(user.len() + 1 + password.len()..).unwrap_or_default();
-                clean.extend([user, ":", HIDDEN, rest]);
-            }
-            None => clean.push_str(piece),
-        }
+        let Some((user, _)) = authority.rsplit_once('@') else {
+            clean.push_str(piece);
+            continue;
+        };
+        let rest = piece.get(user.len()..).unwrap_or_default();
+        let (name, password) = match user.split_once(':') {
+            Some((name, _)) => (name, [":", HIDDEN].concat()),
+            None => (user, String::new()),
+        };
+        // Servers of code take a token for the name of a user.
+        let name = if name.len() >= MIN_TOKEN { HIDDEN } else { name };
+        clean.extend([name, &password, rest]);
     }
     clean
 }
@@ -213,6 +221,9 @@ mod tests {
             ("http://u:p@h:1/x y://b", "http://u:[secret]@h:1/x y://b"),
             ("https://h/a:b@c", "https://h/a:b@c"),
             ("p=s3://u:a:b@c\" d", "p=s3://u:[secret]@c\" d"),
+            ("ssh://git@host/a", "ssh://git@host/a"),
+            ("https://ghp_0123456789abcdefABCDEF@h/a.git", "https://[secret]@h/a.git"),
+            ("https://ghp_0123456789abcdefABCDEF:x-oauth@h", "https://[secret]:[secret]@h"),
         ] {
             assert_eq!(redactor.clean(text), clean);
         }
