@@ -1,6 +1,7 @@
 //! Command gangs on real processes: what every rank sees, what is left, what is refused.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use crate::support::{SHORT, TestResult, command, command_fleet, once};
 use anyhow::Context;
@@ -73,7 +74,7 @@ async fn stop_means_stopped_whatever_the_processes_do() -> TestResult {
     api.wait_job(&job, &["RUNNING"], SHORT).await?;
     // The shell, the child in its own session, the daemon: all of them, before the stop.
     while fleet.gang_processes().len() < 3 {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], SHORT).await?;
@@ -92,11 +93,16 @@ async fn a_long_log_arrives_whole() -> TestResult {
     let expected: String = (0..200_000).map(|i| format!("line {i}\n")).collect();
     assert!(log == expected, "{} of {} bytes", log.len(), expected.len());
     let copy = fleet.shared_root().join("jobs").join(&job).join("logs");
-    let copies: Vec<_> = walk(&copy);
-    assert!(
-        copies.iter().any(|path| std::fs::read_to_string(path).is_ok_and(|text| text == expected)),
-        "{copies:?}"
-    );
+    // The copy may be complete a little after the end of the job.
+    let is_there = || {
+        let read = |path: &std::path::PathBuf| std::fs::read_to_string(path);
+        walk(&copy).iter().any(|path| read(path).is_ok_and(|text| text == expected))
+    };
+    let until = Instant::now() + SHORT;
+    while !is_there() {
+        assert!(Instant::now() < until, "{:?}", walk(&copy));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     fleet.assert_clean().await
 }
 
@@ -173,14 +179,14 @@ async fn a_drained_node_sends_its_job_to_another() -> TestResult {
     let body = r#"{"reason": "fan", "deadline_s": 0}"#;
     let (status, node) = api.post(&drain, &headers, body).await?;
     assert_eq!((status, &node["drain"]["why"]), (200, &"fan".into()));
-    let until = std::time::Instant::now() + SHORT;
+    let until = Instant::now() + SHORT;
     let moved = loop {
         let now = api.job(&job).await?;
         if now["state"] == "RUNNING" && now["attempts"] == 2 {
             break now;
         }
-        anyhow::ensure!(std::time::Instant::now() < until, "{now}");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        anyhow::ensure!(Instant::now() < until, "{now}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
     };
     assert_ne!(moved["nodes"][0], *first);
     assert_eq!(moved["attempt_list"][0]["outcome"], "PREEMPTED");
