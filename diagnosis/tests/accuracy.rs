@@ -30,6 +30,15 @@ fn held_out_failures() {
     assert!(score.top_1() >= 0.95 && score.retry() >= 0.97);
 }
 
+#[test]
+fn harder_held_out_failures() {
+    for file in ["failures-2.jsonl", "failures-3.jsonl"] {
+        let logs: Vec<Labelled> = records(&corpus().join(file));
+        let score = Score::of(&Rules::built_in().unwrap(), &logs);
+        println!("{}", score.report(file));
+    }
+}
+
 /// An excerpt in which nothing has failed.
 #[derive(Deserialize)]
 struct Healthy {

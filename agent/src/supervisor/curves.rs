@@ -1,6 +1,7 @@
-//! The scalars of TensorBoard's event files, as a log: lines of JSON as verl's file logger writes them.
+//! The numbers in files of trackers (TensorBoard's event files, W&B's transaction logs), as a log: lines of
+//! JSON as verl's file logger writes them.
 //!
-//! Event files hold images and graphs as well, so they are not shipped themselves. A helper process reads
+//! Such files hold images and graphs as well, so they are not shipped themselves. A helper process reads
 //! what is new of them, now and then, as the job's user, and never a second one while the first hangs; the
 //! agent appends the lines to a file in the member's spool, which goes the way of every log.
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use gangline_common::ids::MemberId;
-use gangline_training::{MAX_NAME_BYTES, MAX_RECORD_BYTES, Reading, scan};
+use gangline_training::{MAX_NAME_BYTES, MAX_RECORD_BYTES, Reading, scan, scan_run};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -25,9 +26,7 @@ use super::process::{self, ProcessId};
 
 /// The name of the log; the coordinator looks for steps in it.
 pub const CURVES: &str = "metrics-tensorboard";
-/// The variable that names the directory of the event files.
-const DIRECTORY_VARIABLE: &str = "TENSORBOARD_DIR";
-/// In the member's spool: the log, and how far the event files were read.
+/// In the member's spool: the log, and how far the files of trackers were read.
 const LOG_FILE: &str = "curves.jsonl";
 const PLACES_FILE: &str = "curves.json";
 /// Most bytes of the log.
@@ -40,11 +39,10 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const LAST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Looks in a row while there is more.
 const AT_ONCE: usize = 16;
-/// Event files of a job: the newest.
+/// Files of each tracker: the newest.
 const MAX_FILES: usize = 64;
-/// Entries of directories that one look considers, and how deep it goes.
+/// Entries of directories that one look considers for each tracker.
 const MAX_ENTRIES: usize = 10_000;
-const MAX_DEPTH: usize = 6;
 /// Most bytes that one look reads of a file, which hold a record at least, and of all.
 const FILE_BYTES: u64 = 2 << 20;
 const ALL_BYTES: u64 = 16 << 20;
@@ -55,13 +53,48 @@ const CLOCK_SLACK: Duration = Duration::from_secs(5);
 
 const _: () = assert!(FILE_BYTES > MAX_RECORD_BYTES + 16);
 
+/// Whose files they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tracker {
+    Tensorboard,
+    Wandb,
+}
+
+impl Tracker {
+    const ALL: [Tracker; 2] = [Tracker::Tensorboard, Tracker::Wandb];
+
+    /// Where the environment of a job says that its files are.
+    fn directory(self, variable: &dyn Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+        match self {
+            Tracker::Tensorboard => variable("TENSORBOARD_DIR"),
+            Tracker::Wandb => Some(variable("WANDB_DIR")?.join("wandb")),
+        }
+    }
+
+    /// How deep below the directory they lie.
+    fn depth(self) -> usize {
+        match self {
+            Tracker::Tensorboard => 6,
+            Tracker::Wandb => 1,
+        }
+    }
+
+    fn is_one(self, file: &str) -> bool {
+        match self {
+            Tracker::Tensorboard => file.contains(".tfevents."),
+            Tracker::Wandb => file.ends_with(".wandb"),
+        }
+    }
+}
+
 /// What a helper is to look for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EventFiles {
-    pub directory: PathBuf,
+pub struct TrackerFiles {
+    pub directories: BTreeMap<Tracker, PathBuf>,
     /// Files that were not written since then, in milliseconds since 1970, are of no interest.
     pub since_ms: u64,
-    /// How far each was read, by its path below the directory.
+    /// How far each was read, by its path.
     pub places: BTreeMap<String, Place>,
 }
 
@@ -83,45 +116,58 @@ pub struct Curves {
     pub more: bool,
 }
 
-/// Reads what is new of the event files. Blocks for as long as the file system does.
+/// Reads what is new of the files. Blocks for as long as the file system does.
 ///
 /// # Errors
-/// The directory cannot be read; that there is none is no error. A file that cannot be read has nothing.
-pub fn read(asked: &EventFiles) -> io::Result<Curves> {
+/// A directory cannot be read; that there is none is no error. A file that cannot be read has nothing.
+pub fn read(asked: &TrackerFiles) -> Result<Curves, FilesError> {
     let mut found = Curves::default();
     let mut left = ALL_BYTES;
-    for (path, name) in event_files(&asked.directory, asked.since_ms)? {
-        let mut place = asked.places.get(&name).copied().unwrap_or_default();
-        if left == 0 || found.lines.len() >= LINES_BYTES {
-            found.more = true;
-        } else if !place.is_damaged
-            && let Err(error) = read_one(&path, &name, &mut place, &mut left, &mut found)
-        {
-            tracing::debug!(path = %path.display(), %error, "an event file");
+    for (tracker, directory) in &asked.directories {
+        let files = files_of(*tracker, directory, asked.since_ms);
+        for file in files.map_err(files::io_error("look into", directory))? {
+            let mut place = asked.places.get(&file.path).copied().unwrap_or_default();
+            if left == 0 || found.lines.len() >= LINES_BYTES {
+                found.more = true;
+            } else if !place.is_damaged
+                && let Err(error) = read_one(*tracker, &file, &mut place, &mut left, &mut found)
+            {
+                tracing::debug!(path = file.path, %error, "a tracker's file");
+            }
+            found.places.insert(file.path, place);
         }
-        found.places.insert(name, place);
     }
     Ok(found)
 }
 
+/// A file to be read.
+struct TrackerFile {
+    path: String,
+    /// Runs in directories of their own: the path of that one.
+    run: Option<String>,
+}
+
 fn read_one(
-    path: &Path,
-    name: &str,
+    tracker: Tracker,
+    file: &TrackerFile,
     place: &mut Place,
     left: &mut u64,
     found: &mut Curves,
 ) -> io::Result<()> {
-    let file = files::open_regular(path)?;
-    let length = file.metadata()?.len();
-    let run = name.rsplit_once('/').map(|(run, _)| run);
+    let open = files::open_regular(Path::new(&file.path))?;
+    let length = open.metadata()?.len();
     let wanted = length.saturating_sub(place.offset).min(FILE_BYTES);
     if wanted == 0 {
         return Ok(());
     }
     let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(0)];
-    file.read_exact_at(&mut bytes, place.offset)?;
+    open.read_exact_at(&mut bytes, place.offset)?;
     *left = left.saturating_sub(wanted);
-    let scanned = scan(&bytes, |reading| put_line(&mut found.lines, run, reading));
+    let each = |reading| put_line(&mut found.lines, file.run.as_deref(), reading);
+    let scanned = match tracker {
+        Tracker::Tensorboard => scan(&bytes, each),
+        Tracker::Wandb => scan_run(&bytes, place.offset, each),
+    };
     place.offset = place.offset.saturating_add(scanned.used);
     place.is_damaged = scanned.is_damaged;
     // A long record is passed over once all of it is there.
@@ -159,9 +205,9 @@ fn put_line(lines: &mut String, run: Option<&str>, reading: Reading) {
     lines.push('\n');
 }
 
-/// The event files below a directory that were written since then, with their paths below it: the newest,
-/// the one that was written first before the others. Links are not followed.
-fn event_files(directory: &Path, since_ms: u64) -> io::Result<Vec<(PathBuf, String)>> {
+/// A tracker's files below a directory that were written since then: the newest, the one that was written
+/// first before the others. Links are not followed.
+fn files_of(tracker: Tracker, directory: &Path, since_ms: u64) -> io::Result<Vec<TrackerFile>> {
     let since = SystemTime::UNIX_EPOCH + Duration::from_millis(since_ms);
     let mut found = Vec::new();
     let mut open = vec![(directory.to_owned(), 0)];
@@ -178,22 +224,28 @@ fn event_files(directory: &Path, since_ms: u64) -> io::Result<Vec<(PathBuf, Stri
                 break;
             }
             let Ok(kind) = entry.file_type() else { continue };
-            if kind.is_dir() && depth < MAX_DEPTH {
+            if kind.is_dir() && depth < tracker.depth() {
                 open.push((entry.path(), depth + 1));
             }
-            let is_one = entry.file_name().to_string_lossy().contains(".tfevents.");
+            let is_one = tracker.is_one(&entry.file_name().to_string_lossy());
             let modified = entry.metadata().and_then(|metadata| metadata.modified());
             if let (true, true, Ok(modified)) = (kind.is_file(), is_one, modified)
                 && modified >= since
-                && let Some(name) = entry.path().strip_prefix(directory).ok().and_then(Path::to_str)
+                && let Some(path) = entry.path().to_str()
             {
-                found.push((modified, entry.path(), name.to_owned()));
+                found.push((modified, path.to_owned()));
             }
         }
     }
     found.sort();
     let over = found.len().saturating_sub(MAX_FILES);
-    Ok(found.into_iter().skip(over).map(|(_, path, name)| (path, name)).collect())
+    let run_of = |path: &str| {
+        let below = Path::new(path).strip_prefix(directory).ok()?.parent()?.to_str()?;
+        // W&B's are named by their moments, which say nothing.
+        (tracker == Tracker::Tensorboard && !below.is_empty()).then(|| below.to_owned())
+    };
+    let files = found.into_iter().skip(over);
+    Ok(files.map(|(_, path)| TrackerFile { run: run_of(&path), path }).collect())
 }
 
 // ---------------------------------------------------------------- the agent's side
@@ -220,17 +272,22 @@ impl CurvesTask {
         nursery: &Arc<Nursery>,
     ) -> Option<CurvesTask> {
         let assignment = &plan.assignment;
-        let set = assignment.env.iter().rev().find(|(name, _)| name == DIRECTORY_VARIABLE)?;
-        let directory = PathBuf::from(&set.1);
-        let plain = directory.components().all(|part| part != std::path::Component::ParentDir);
-        let inside = roots.iter().any(|root| directory.starts_with(root));
-        if plan.key.member != MemberId::Rank(0) || !plain || !inside {
+        let variable = |wanted: &str| {
+            let set = assignment.env.iter().rev().find(|(name, _)| name == wanted)?;
+            let directory = PathBuf::from(&set.1);
+            let plain = directory.components().all(|part| part != std::path::Component::ParentDir);
+            let inside = roots.iter().any(|root| directory.starts_with(root));
+            (plain && inside).then_some(directory)
+        };
+        let directory = |tracker: Tracker| Some((tracker, tracker.directory(&variable)?));
+        let directories: BTreeMap<_, _> = Tracker::ALL.into_iter().filter_map(directory).collect();
+        if plan.key.member != MemberId::Rank(0) || directories.is_empty() {
             return None;
         }
         let reader = Reader {
             label: plan.key.to_string(),
-            asked: EventFiles {
-                directory,
+            asked: TrackerFiles {
+                directories,
                 since_ms: began_ms.saturating_sub(CLOCK_SLACK.as_millis() as u64),
                 places: read_places(spool),
             },
@@ -242,7 +299,7 @@ impl CurvesTask {
         };
         // It is there before the logs of the member are listed.
         if let Err(error) = reader.open_log() {
-            tracing::warn!(key = %plan.key, %error, "no log for the scalars of event files");
+            tracing::warn!(key = %plan.key, %error, "no log for the numbers of trackers");
             return None;
         }
         let (last, is_last) = watch::channel(false);
@@ -258,7 +315,7 @@ impl CurvesTask {
                 let rest = reader.read_all(LAST_TIMEOUT);
                 let _ = tokio::time::timeout(LAST_TIMEOUT, rest).await; // what is left out is said nowhere
             }
-            Ok(Err(error)) => tracing::error!(%error, "reading event files failed"),
+            Ok(Err(error)) => tracing::error!(%error, "reading trackers' files failed"),
             Err(_) => task.abort(),
         }
     }
@@ -266,7 +323,7 @@ impl CurvesTask {
 
 struct Reader {
     label: String,
-    asked: EventFiles,
+    asked: TrackerFiles,
     run_as: Option<(u32, u32)>,
     spool: PathBuf,
     nursery: Arc<Nursery>,
@@ -297,7 +354,7 @@ impl Reader {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::debug!(key = self.label, %error, "event files were not read");
+                    tracing::debug!(key = self.label, %error, "trackers' files were not read");
                     if let FilesError::TimedOut { helper, .. } = error {
                         self.hanging = helper;
                     }
@@ -312,7 +369,7 @@ impl Reader {
         if self.is_full || self.hanging.is_some_and(process::lives) {
             return Ok(false);
         }
-        let request = Request { run_as: self.run_as, task: Task::ReadEvents(self.asked.clone()) };
+        let request = Request { run_as: self.run_as, task: Task::ReadTrackers(self.asked.clone()) };
         let found = files::ask_helper::<Curves>(&self.nursery, &request, timeout).await?;
         let Some(found) = found else { return Ok(false) };
         if found.places != self.asked.places {
@@ -331,7 +388,7 @@ impl Reader {
         let before = log.metadata()?.len();
         if before.saturating_add(lines.len() as u64) > LOG_BYTES {
             self.is_full = true;
-            let over = "the rest of the event files is left out";
+            let over = "the rest of the trackers' files is left out";
             tracing::warn!(key = self.label, bytes = LOG_BYTES, over);
             return Ok(());
         }
@@ -362,8 +419,9 @@ mod tests {
     /// and `acc` not a number at step 2.
     const EVENTS: &[u8] = include_bytes!("curves/events.out.tfevents.sample");
 
-    fn asked(directory: &Path) -> EventFiles {
-        EventFiles { directory: directory.to_owned(), since_ms: 0, places: BTreeMap::new() }
+    fn asked(directory: &Path) -> TrackerFiles {
+        let directories = [(Tracker::Tensorboard, directory.to_owned())].into();
+        TrackerFiles { directories, since_ms: 0, places: BTreeMap::new() }
     }
 
     #[test]
@@ -402,8 +460,33 @@ mod tests {
         asked.places.clear();
         asked.since_ms = Timestamp::now().wall_ms + 60_000;
         assert_eq!(read(&asked).unwrap(), Curves::default());
-        asked.directory = root.path().join("nowhere");
+        asked.directories = [(Tracker::Tensorboard, root.path().join("nowhere"))].into();
         assert_eq!(read(&asked).unwrap(), Curves::default());
+    }
+
+    #[test]
+    fn runs_of_wandb_become_lines_as_well() {
+        /// See the tests of the training crate.
+        const RUN: &[u8] = include_bytes!("../../../training/src/runs/run-sample.wandb");
+        let root = tempfile::tempdir().unwrap();
+        let run = root.path().join("wandb/offline-run-20261123_084050-a1");
+        fs::create_dir_all(run.join("files")).unwrap();
+        fs::write(run.join("files/deep.wandb"), RUN).unwrap();
+        let file = run.join("run-a1.wandb");
+        let mut asked = asked(&root.path().join("tensorboard"));
+        asked.directories.insert(Tracker::Wandb, root.path().join("wandb"));
+        let mut lines = String::new();
+        for end in [5, 200, RUN.len() - 3, RUN.len()] {
+            fs::write(&file, &RUN[..end]).unwrap();
+            let found = read(&asked).unwrap();
+            lines.push_str(&found.lines);
+            asked.places = found.places;
+        }
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines[0], r#"{"data":{"loss":0.5},"step":1}"#);
+        assert_eq!(lines[1], r#"{"data":{"actor/acc":"nan","loss":0.25,"nested.a":3.0},"step":2}"#);
+        assert_eq!(asked.places.len(), 1);
     }
 
     #[test]
@@ -422,7 +505,7 @@ mod tests {
         fs::write(&bad, [EVENTS, &[7; 100]].concat()).unwrap();
         let found = read(&asked(root.path())).unwrap();
         assert!(found.lines.contains("\"loss\":0.25"));
-        let place = found.places["events.out.tfevents.4"];
+        let place = found.places[bad.to_str().unwrap()];
         assert_eq!(place, Place { offset: EVENTS.len() as u64, is_damaged: true });
     }
 

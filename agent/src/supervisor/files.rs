@@ -23,7 +23,7 @@ use tokio::net::UnixStream;
 use super::births::Nursery;
 use super::checkpoints;
 use super::checkpoints::copy::{self, CopyOrder};
-use super::curves::{self, EventFiles};
+use super::curves::{self, TrackerFiles};
 use super::process::{self, ProcessId};
 use crate::collectors::shared;
 use crate::scene::{self, Subject};
@@ -39,7 +39,7 @@ const ANSWER_BYTES: u64 = 4 << 10;
 const SCENE_ANSWER_BYTES: u64 = 16 << 20;
 const LIST_ANSWER_BYTES: u64 = 2 << 20;
 const SURVEY_ANSWER_BYTES: u64 = 64 << 10;
-const EVENTS_ANSWER_BYTES: u64 = 32 << 20;
+const TRACKERS_ANSWER_BYTES: u64 = 32 << 20;
 /// Symbolic links are not followed when a log is opened for copying: jobs can make them.
 const NO_FOLLOW: i32 = libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
@@ -91,8 +91,8 @@ pub enum Task {
         unfinished: PathBuf,
         keep: Option<u32>,
     },
-    /// Read the scalars of TensorBoard's event files that are new.
-    ReadEvents(EventFiles),
+    /// Read the numbers in trackers' files that are new.
+    ReadTrackers(TrackerFiles),
     /// Take down how things stand with a member.
     TakeScene(Box<Subject>),
     /// Write, read and remove this file, to see whether its file system works.
@@ -121,7 +121,7 @@ pub enum FilesError {
     },
 }
 
-fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesError {
+pub(super) fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FilesError {
     move |source| FilesError::Io { doing, path: path.to_owned(), source }
 }
 
@@ -312,10 +312,9 @@ pub fn helper_main() -> ExitCode {
             named.map_err(io_error("finish a copy in", &order.into))?;
             found(&None::<()>)
         }
-        Task::ReadEvents(asked) => {
+        Task::ReadTrackers(asked) => {
             request.become_user()?;
-            let read = curves::read(asked);
-            found(&Some(read.map_err(io_error("look into", &asked.directory))?))
+            found(&Some(curves::read(asked)?))
         }
         Task::TakeScene(subject) => {
             let scene = scene::take(subject);
@@ -431,7 +430,7 @@ impl Request {
             Task::TakeScene(_) => SCENE_ANSWER_BYTES,
             Task::ListCheckpoints(_) => LIST_ANSWER_BYTES,
             Task::SurveyCheckpoints { .. } => SURVEY_ANSWER_BYTES,
-            Task::ReadEvents(_) => EVENTS_ANSWER_BYTES,
+            Task::ReadTrackers(_) => TRACKERS_ANSWER_BYTES,
             Task::CarryOut(_)
             | Task::LookAtCheckpoints(_)
             | Task::CopyCheckpoint(_)
@@ -448,7 +447,9 @@ impl Request {
             Task::CopyCheckpoint(order) | Task::NameCopy { order, .. } => {
                 return order.into.clone();
             }
-            Task::ReadEvents(asked) => return asked.directory.clone(),
+            Task::ReadTrackers(asked) => {
+                return asked.directories.values().next().cloned().unwrap_or_default();
+            }
             Task::Follow(_) => return PathBuf::new(),
             Task::ListCheckpoints(directory) | Task::SurveyCheckpoints { directory, .. } => {
                 return directory.clone();

@@ -53,7 +53,7 @@ struct Found {
     step: bool,
 }
 
-/// The scalars of TensorBoard's event files, as agents write them down.
+/// The numbers in files of TensorBoard and W&B, as agents write them down.
 const CURVES: &str = "metrics-tensorboard";
 /// Readings of them that wait for the step that they are of.
 const HELD: usize = 1024;

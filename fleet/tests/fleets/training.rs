@@ -135,33 +135,40 @@ async fn a_rank_that_hangs_is_told_of_and_its_steps_are_there() -> TestResult {
     fleet.assert_clean().await
 }
 
-/// What verl's file logger and TensorBoard's writer have written is there beside the steps of the log,
+/// What verl's file logger, TensorBoard's writer and W&B have written is there beside the steps of the log,
 /// and says nothing of steps that the training has not come to.
 async fn curves_in_files(fleet: &Fleet) -> TestResult {
     let api = fleet.api()?;
     // `loss` at steps 1 and 2, `acc` at step 2.
     let events = workspace().join("agent/src/supervisor/curves/events.out.tfevents.sample");
+    // `loss` at steps 1 to 3, `actor/acc` and `nested.a` at step 2.
+    let run = workspace().join("training/src/runs/run-sample.wandb");
     let script = format!(
         "echo 'step:1 - lr:0.5'; echo 'step:2 - lr:0.25'\n\
          echo '{{\"step\": 2, \"data\": {{\"critic/score\": 0.75, \"kl\": NaN}}}}' \
          >> $VERL_FILE_LOGGER_PATH\n\
          mkdir $TENSORBOARD_DIR/val; cat {} > $TENSORBOARD_DIR/val/events.out.tfevents.1.host\n\
+         run=$WANDB_DIR/wandb/offline-run-20261123_084050-$WANDB_RUN_ID; mkdir -p $run\n\
+         cat {} > $run/run-$WANDB_RUN_ID.wandb\n\
          until [ -e {} ]; do sleep 0.1; done",
         events.display(),
+        run.display(),
         fleet.path("enough").display(),
     );
     let spec = json!({
         "name": "curves", "launcher": {"type": "command"}, "command": ["sh", "-c", script],
-        "tracking": {"tensorboard": true},
+        "tracking": {"tensorboard": true, "wandb": {"mode": "offline"}},
     });
     let job = api.submit(&spec.to_string()).await?;
-    let names = ["critic/score", "kl", "lr", "val/acc", "val/loss"];
+    let names =
+        ["actor/acc", "critic/score", "kl", "loss", "lr", "nested.a", "val/acc", "val/loss"];
     let path = format!("/api/v1/jobs/{job}/series");
     let all = |series: &Value| series["names"] == json!(names);
     let series = until(fleet, &path, "curves of files", all).await?;
     assert_eq!(series["steps"], json!([1, 2]), "{series}");
     assert_eq!(series["values"]["critic/score"], json!([null, 0.75]));
     assert_eq!(series["values"]["val/loss"], json!([0.5, 0.25]));
+    assert_eq!(series["values"]["loss"], json!([0.5, 0.25]));
     let output = fleet.cli().args(["metrics", &job, "--step", "--csv"]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(names.iter().all(|name| text.contains(name)) && text.contains("0.75"), "{text}");
