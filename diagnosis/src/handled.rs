@@ -17,6 +17,11 @@ static HANDLED: Pattern = Pattern::new(|| {
             | entering\ retry\ loop | still\ waiting | resum(?:ing|ed)\ normal | resolved\ after
             | starting\ (?:fresh|from\ (?:scratch|step\ 0)) | training\ from\ scratch
             | continuing | went\ on | goes\ on | not\ fatal | non-fatal | harmless
+            | replac(?:ed|ing)\ (?:by|with|it) | (?:sample|example|row|item|image|batch)\ dropped
+            | (?:will\ be|were|was)\ dropped | substitut(?:ed|ing) | accepting\ this
+            | trying\ [0-9]+ | (?:score|reward)\ (?:is\ |set\ to\ |:\ ?|=\ ?)?-?[0-9.]+ | counted\ as\ (?:wrong|failed|0)
+            | (?:given|returned|passed|passing\ [a-z]+)\ (?:back\ )?to\ (?:the\ )?(?:policy|model|agent)
+            | as\ (?:an\ )?observation | fits
             | can\ be\ (?:safely\ )?ignored | using\ (?:the\ )?default | will\ not\ be\ used )\b
         | \bcaught(?:\s*$ | \s*[,.(] | \ (?:as|and|by)\b)
         | \.\.\.\ ok$ | ,\ ok$ | ->\ ok\b | \breward\ -?[0-9]
@@ -37,6 +42,19 @@ static GIVEN_UP: Pattern = Pattern::new(|| {
 static ATTEMPT: Pattern = Pattern::new(|| {
     Regex::new(
         r"(?i)\b(?:attempt|retry|try|trial)\b[ :#(]*([0-9]+) ?(?:of|/|out of) ?([0-9]+)|\(([0-9]+)/([0-9]+)\)\.?$",
+    )
+    .ok()
+});
+
+/// What the same writer says right after an error that it has dealt with.
+static DEALT_WITH: Pattern = Pattern::new(|| {
+    Regex::new(
+        r"(?ix)
+        \b(?: fell\ back | reconnected | restored | recovered | succeeded\ (?:on|after)
+            | (?:attempt|retry|try)\ [0-9]+(?:/[0-9]+)?:?\ (?:ok|succeeded|worked)
+            | ok\ (?:on|after)\ (?:attempt|retry|try) | fits\b.{0,60}\busing | works\ now
+            | is\ back | back\ (?:up|online) )\b
+        ",
     )
     .ok()
 });
@@ -73,6 +91,11 @@ pub(crate) fn is_handled(text: &str) -> bool {
     this.zip(last).is_some_and(|(this, last)| this < last)
 }
 
+/// Whether the line says that an error that its writer has just reported is over.
+pub(crate) fn deals_with(text: &str) -> bool {
+    is_handled(text) || DEALT_WITH.fits(text) && !GIVEN_UP.fits(text)
+}
+
 /// Whether the line reports an error, and does not only speak of one.
 pub(crate) fn is_error(text: &str) -> bool {
     ERROR.fits(text)
@@ -99,6 +122,10 @@ mod tests {
             "Failed to connect to GCS at address 10.0.0.1:6379, trying again (1/5)",
             "Server disconnected, attempt 1 of 5",
             "KeyError caught as expected",
+            "cannot identify image file <_io.BytesIO object> -- sample dropped (1 so far)",
+            "UnidentifiedImageError('x') id=7, replaced by blank image",
+            "sandbox: exit=1 RuntimeError: CUDA error: out of memory -> score 0.0",
+            "port 15000 is in use, trying 15001",
         ] {
             assert!(is_handled(text), "{text}");
         }
@@ -112,6 +139,16 @@ mod tests {
             "Unhandled exception: N3c1016DistBackendErrorE",
         ] {
             assert!(!is_handled(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_after_an_error_that_is_over() {
+        for text in ["micro-batch 10 fits (peak 71 GiB); using 10", "tool call ok on retry 2"] {
+            assert!(deals_with(text), "{text}");
+        }
+        for text in ["NCCL INFO Using network IB", "Exception raised from checkTimeout"] {
+            assert!(!deals_with(text), "{text}");
         }
     }
 

@@ -3,9 +3,11 @@
 
 use std::borrow::Cow;
 
+use regex::Regex;
 use serde_json::Value;
 
 use crate::clock::{Stamp, stamp};
+use crate::pattern::Pattern;
 use crate::prefix::{Level, message};
 use crate::source::Source;
 
@@ -17,6 +19,9 @@ const LINE_START_BYTES: usize = 12 * 1024;
 const MAX_INNER_LINES: usize = 400;
 /// Longest line of evidence, in characters.
 const MAX_SHOWN_CHARS: usize = 400;
+
+static UPTIME: Pattern =
+    Pattern::new(|| Regex::new(r"^[^\[\]]{0,60}\[ *[0-9]{1,9}\.[0-9]{6}\]").ok());
 
 /// One line, or one part of a line that was overwritten with carriage returns.
 #[derive(Debug)]
@@ -31,6 +36,8 @@ pub(crate) struct Line<'a> {
     pub(crate) writer: Option<&'a str>,
     pub(crate) level: Option<Level>,
     pub(crate) stamp: Option<Stamp>,
+    /// It has the kernel's time since the start of the machine, and no other.
+    pub(crate) is_uptime: bool,
 }
 
 impl Line<'_> {
@@ -74,11 +81,14 @@ fn one(whole: &str, number: Option<u64>, each: &mut impl FnMut(&Line<'_>)) {
                 writer: read.writer,
                 level: read.level,
                 stamp,
+                is_uptime: false,
             });
         }
         return;
     }
     let read = message(whole);
+    let stamp = stamp(whole);
+    let is_uptime = stamp.is_none() && UPTIME.fits(whole);
     each(&Line {
         number,
         whole,
@@ -86,7 +96,8 @@ fn one(whole: &str, number: Option<u64>, each: &mut impl FnMut(&Line<'_>)) {
         rank: read.rank,
         writer: read.writer,
         level: read.level,
-        stamp: stamp(whole),
+        stamp,
+        is_uptime,
     });
 }
 

@@ -1,5 +1,7 @@
 //! Signs that a job went on, and that it ended well.
 
+use std::collections::BTreeMap;
+
 use regex::Regex;
 
 use crate::pattern::Pattern;
@@ -21,9 +23,56 @@ static WELL: Pattern = Pattern::new(|| {
     .ok()
 });
 
+/// The number of a step, after the word for it; or of a progress bar, before how many there are.
+static NUMBER: Pattern = Pattern::new(|| {
+    Regex::new(
+        r"(?i)\b(?P<word>(?:global_?)?(?:step|iter(?:ation)?|epoch|batch|update|episode))s?\b\s*[:=#]?\s*\[?(?P<step>[0-9]{1,15})|\b(?P<bar>[0-9]{1,15})/(?P<all>[0-9]{1,15}) \[",
+    )
+    .ok()
+});
+
+/// Counters of one log that are told apart.
+const MAX_COUNTERS: usize = 64;
+/// Of a step that is many steps after the one before, no more count.
+const MAX_AT_ONCE: u64 = 2;
+
 /// Whether the line is a step of a loop that runs.
 pub(crate) fn is_step(text: &str) -> bool {
-    text.len() <= MAX_BYTES && STEP.fits(text)
+    text.len() <= MAX_BYTES && STEP.fits(text) && !text.contains("generation throughput: 0.0 ")
+}
+
+/// How far the loops of one log are.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    counters: BTreeMap<String, u64>,
+    last: String,
+}
+
+impl Progress {
+    /// How many steps the line is ahead: none if it only says again what was known, as bars that are
+    /// drawn anew do, and other ranks.
+    pub(crate) fn next(&mut self, text: &str) -> u64 {
+        if !is_step(text) || text == self.last {
+            return 0;
+        }
+        text.clone_into(&mut self.last);
+        let Some(found) = NUMBER.captures(text) else { return 1 };
+        let group = |name: &str| found.name(name).map(|group| group.as_str());
+        let (counter, number, at_once) = match (group("word"), group("all")) {
+            (Some(word), _) => (word.to_ascii_lowercase(), group("step"), MAX_AT_ONCE),
+            (None, all) => (format!("/{}", all.unwrap_or_default()), group("bar"), 1),
+        };
+        let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) else { return 1 };
+        let is_known = self.counters.contains_key(&counter);
+        if !is_known && self.counters.len() >= MAX_COUNTERS {
+            return 1;
+        }
+        match self.counters.insert(counter, number) {
+            Some(before) if number >= before => (number - before).min(at_once),
+            // It begins, or begins anew.
+            Some(_) | None => 1,
+        }
+    }
 }
 
 /// Whether the line says that all went well.
@@ -34,6 +83,26 @@ pub(crate) fn is_success(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_is_new_is_progress() {
+        let mut progress = Progress::default();
+        for (text, steps) in [
+            ("step:10 - loss:0.5", 1),
+            ("rank 3: step:10 - loss:0.6", 0),
+            ("step:11 - loss:0.5", 1),
+            ("step:90 - loss:0.4", 2),
+            ("Training:  16%|█▌   | 42/256 [3:31:08<18:27:12, 308.99s/it]", 1),
+            ("Training:  16%|█▌   | 42/256 [3:42:31<18:53:46, 317.88s/it]", 0),
+            ("Rollout:  20%|██   | 104/512 [01:02<04:06,  1.66it/s]", 1),
+            ("Rollout:  22%|██▏  | 113/512 [02:27<08:41,  1.31s/it]", 1),
+            ("{'loss': 0.31, 'grad_norm': 1.2}", 1),
+            ("Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s", 0),
+            ("step:1 - loss:0.5", 1),
+        ] {
+            assert_eq!(progress.next(text), steps, "{text}");
+        }
+    }
 
     #[test]
     fn steps_and_ends() {

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::Stamp;
-use crate::handled::{is_error, is_handled, known};
+use crate::handled::{deals_with, is_error, is_handled, known};
 use crate::lines::{self, Line};
 use crate::prefix::Level;
-use crate::progress::{is_step, is_success};
+use crate::progress::{Progress, is_step, is_success};
 use crate::quoted::{Blocks, Place, is_quote};
 use crate::rules::{Rule, Rules, Strength};
 use crate::source::Source;
@@ -15,6 +15,8 @@ use crate::traceback::{Part, Relation, Tracebacks};
 
 /// Most findings of one rule that are kept of one source: the first ones, and the last.
 const MAX_OF_RULE: usize = 32;
+/// Lines of its writer after an error in which it may say that it has dealt with it.
+const LINES_TO_DEAL_WITH: usize = 3;
 /// Steps after a finding that show that the job lived on. Other ranks make a few before they notice.
 const STEPS_THAT_PROVE_LIFE: u64 = 5;
 /// The same after a weak finding.
@@ -63,7 +65,7 @@ struct Noted {
     finding: Finding,
     steps: u64,
     successes: u64,
-    /// Another exception of the same chain says it better.
+    /// Another exception of the same chain says it better, or its writer has dealt with it.
     superseded: bool,
 }
 
@@ -74,7 +76,7 @@ struct Scan<'a> {
     stamp: Option<Stamp>,
     steps: u64,
     successes: u64,
-    last_step: String,
+    progress: Progress,
     /// Place of the last step.
     last_step_at: u64,
     tracebacks: Tracebacks,
@@ -88,6 +90,8 @@ struct Scan<'a> {
     clearable: BTreeSet<usize>,
     /// By writer: the orders of the lines of its last exceptions.
     exceptions: BTreeMap<String, u64>,
+    /// By writer: the order of the line of its last finding, and lines of it since then.
+    reported: BTreeMap<String, (u64, usize)>,
 }
 
 impl<'a> Scan<'a> {
@@ -99,7 +103,7 @@ impl<'a> Scan<'a> {
             stamp: None,
             steps: 0,
             successes: 0,
-            last_step: String::new(),
+            progress: Progress::default(),
             last_step_at: 0,
             tracebacks: Tracebacks::default(),
             blocks: Blocks::default(),
@@ -109,12 +113,14 @@ impl<'a> Scan<'a> {
             times: BTreeMap::new(),
             clearable: BTreeSet::new(),
             exceptions: BTreeMap::new(),
+            reported: BTreeMap::new(),
         }
     }
 
     fn line(&mut self, line: &Line<'_>) {
         self.order += 1;
-        self.stamp = line.stamp.or(self.stamp);
+        // The kernel's times since its start say nothing of the time of day.
+        self.stamp = line.stamp.or(self.stamp.filter(|_| !line.is_uptime));
         let place = self.blocks.next(line.text);
         match place {
             Place::Closes => {
@@ -136,14 +142,15 @@ impl<'a> Scan<'a> {
         self.clear(line.text);
         let fitting = self.fitting(line, &frames, exception);
         let lasting = fitting.iter().any(|noted| self.is_lasting(noted.finding.rule));
-        if !lasting && fitting.is_empty() && is_step(line.text) && line.text != self.last_step {
-            self.steps += 1;
+        let ahead = if lasting || !fitting.is_empty() { 0 } else { self.progress.next(line.text) };
+        if ahead > 0 {
+            self.steps += ahead;
             self.last_step_at = self.order;
-            line.text.clone_into(&mut self.last_step);
         }
         if fitting.is_empty() && is_success(line.text) {
             self.successes += 1;
         }
+        self.deal_with(&writer, line, !fitting.is_empty());
         let fitting = if exception { self.chain(&writer, relation, fitting) } else { fitting };
         for noted in fitting {
             match place {
@@ -232,6 +239,31 @@ impl<'a> Scan<'a> {
             return new;
         }
         new.into_iter().map(|noted| Noted { superseded: true, ..noted }).collect()
+    }
+
+    /// What a writer has reported is over when it says so right after it.
+    fn deal_with(&mut self, writer: &str, line: &Line<'_>, is_report: bool) {
+        if is_report {
+            if self.reported.len() > MAX_OF_RULE * 8 {
+                self.reported.clear();
+            }
+            self.reported.insert(writer.to_owned(), (self.order, 0));
+            return;
+        }
+        let Some((order, lines)) = self.reported.get_mut(writer) else { return };
+        *lines += 1;
+        let order = *order;
+        if *lines > LINES_TO_DEAL_WITH || line.level == Some(Level::Error) {
+            self.reported.remove(writer);
+        } else if deals_with(line.text) {
+            self.reported.remove(writer);
+            let rules = self.rules;
+            let hard = |rule| rules.rule(rule).is_some_and(|r| r.strength == Strength::Hard);
+            let of_it = |noted: &&mut Noted| noted.finding.order == order;
+            for noted in self.noted.iter_mut().filter(of_it) {
+                noted.superseded |= !hard(noted.finding.rule);
+            }
+        }
     }
 
     /// Forgets what the line says is over.
