@@ -19,7 +19,7 @@ static HANDLED: Pattern = Pattern::new(|| {
             | continuing | went\ on | goes\ on | not\ fatal | non-fatal | harmless
             | replac(?:ed|ing)\ (?:by|with|it) | (?:sample|example|row|item|image|batch)\ dropped
             | (?:will\ be|were|was)\ dropped | substitut(?:ed|ing) | accepting\ this
-            | trying\ [0-9]+ | (?:score|reward)\ (?:is\ |set\ to\ |:\ ?|=\ ?)?-?[0-9.]+ | counted\ as\ (?:wrong|failed|0)
+            | trying\ [0-9]+ | (?:score|reward)(?:\ is|\ set\ to|\s?[:=])?\s?-?[0-9.]+ | counted\ as\ (?:wrong|failed|0)
             | (?:given|returned|passed|passing\ [a-z]+)\ (?:back\ )?to\ (?:the\ )?(?:policy|model|agent)
             | as\ (?:an\ )?observation | fits
             | can\ be\ (?:safely\ )?ignored | using\ (?:the\ )?default | will\ not\ be\ used )\b

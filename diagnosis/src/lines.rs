@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::clock::{Stamp, stamp};
 use crate::pattern::Pattern;
-use crate::prefix::{Level, message};
+use crate::prefix::{Level, level_of, message};
 use crate::source::Source;
 
 /// Longest line that is looked at as a whole, in bytes. Of a longer one it is a piece from the
@@ -68,18 +68,18 @@ pub(crate) fn read(source: &Source<'_>, mut each: impl FnMut(&Line<'_>)) {
 }
 
 fn one(whole: &str, number: Option<u64>, each: &mut impl FnMut(&Line<'_>)) {
-    if let Some(inner) = inner_text(whole) {
+    if let Some(inner) = inner(whole) {
         let stamp = stamp(whole);
-        for text in inner.lines().take(MAX_INNER_LINES) {
+        for text in inner.text.lines().take(MAX_INNER_LINES) {
             let text = tidy(text.as_bytes());
             let read = message(&text);
             each(&Line {
                 number,
                 whole: &text,
                 text: read.text,
-                rank: read.rank,
+                rank: read.rank.or(inner.rank),
                 writer: read.writer,
-                level: read.level,
+                level: read.level.or(inner.level),
                 stamp,
                 is_uptime: false,
             });
@@ -101,16 +101,38 @@ fn one(whole: &str, number: Option<u64>, each: &mut impl FnMut(&Line<'_>)) {
     });
 }
 
-/// The message of a line that is a record of JSON, as container runtimes and loggers write them.
-fn inner_text(line: &str) -> Option<String> {
+/// A line that is a record of JSON, as container runtimes and loggers write them.
+struct Inner {
+    text: String,
+    rank: Option<u32>,
+    level: Option<Level>,
+}
+
+fn inner(line: &str) -> Option<Inner> {
     if !line.starts_with('{') || !line.ends_with('}') {
         return None;
     }
     let record: Value = serde_json::from_str(line).ok()?;
-    let fields = ["log", "message", "msg", "event", "exc_info", "exception", "stack_trace"];
+    let fields = [
+        "log",
+        "message",
+        "msg",
+        "event",
+        "error",
+        "exc",
+        "exc_info",
+        "exception",
+        "traceback",
+        "stack",
+        "stack_trace",
+    ];
     let texts = fields.iter().filter_map(|field| record.get(field)?.as_str());
     let text = texts.collect::<Vec<_>>().join("\n");
-    (!text.is_empty()).then_some(text)
+    let rank = record.get("rank").and_then(Value::as_u64).and_then(|rank| rank.try_into().ok());
+    let level =
+        ["level", "levelname", "severity"].iter().find_map(|name| record.get(name)?.as_str());
+    let level = level.map(|word| level_of(&word.to_ascii_uppercase()));
+    (!text.is_empty()).then_some(Inner { text, rank, level })
 }
 
 /// A bounded piece of `bytes` as text without control sequences and control characters.

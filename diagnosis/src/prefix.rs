@@ -40,6 +40,9 @@ static PREFIX: Pattern = Pattern::new(|| {
         r"\[?(?:rank|default) ?(?P<rank>[0-9]{1,5})\]?:".to_owned(),
         r"\[[0-9]+,(?P<mpi>[0-9]{1,5})\]<std(?:out|err)>:".to_owned(),
         r"(?P<label>[0-9]{1,4}):(?: |$)".to_owned(),
+        // Parts of a program, as launchers name them: [rollout-1], [trainer], server@host |.
+        r"\[(?P<part>(?:trainer|driver|actor|critic|ref|rollout|worker|engine|server|learner|launcher|node|proc|agent|controller|scheduler|router|inference|policy|reward|master)(?:[-_ ]?[0-9]{1,4})?)\] ".to_owned(),
+        r"(?P<at>[a-z][\w-]{1,30}@[\w.-]{1,40}) \| ?".to_owned(),
         // A glog bracket: [E323 04:11:08.408271257 ProcessGroupNCCL.cpp:607], and without it.
         format!(r"\[?(?P<glog>[EWIF])(?:[0-9]{{3,4}} {clock})?(?: +[0-9]+)? [\w./-]+\.(?:cpp|cc|h|cu|py|c):[0-9]+\]"),
         // Times, in brackets with more, or bare.
@@ -73,7 +76,7 @@ pub(crate) fn message(line: &str) -> Message<'_> {
         let rank = text("rank").or_else(|| text("mpi")).or_else(|| text("label"));
         let rank = rank.and_then(|number| number.parse().ok());
         let level = ["glog", "ray", "boxed", "bare", "piped", "dashed"].into_iter().find_map(text);
-        let writer = text("writer");
+        let writer = ["writer", "part", "at"].into_iter().find_map(text);
         let end = found.get(0).map_or(0, |whole| whole.end());
         message.rank = message.rank.or(rank);
         message.writer = message.writer.or(writer);
@@ -83,7 +86,7 @@ pub(crate) fn message(line: &str) -> Message<'_> {
     message
 }
 
-fn level_of(word: &str) -> Level {
+pub(crate) fn level_of(word: &str) -> Level {
     match word {
         "DEBUG" | "INFO" | "NOTICE" | "I" | "D" => Level::Info,
         "WARN" | "WARNING" | "W" => Level::Warning,
@@ -116,6 +119,8 @@ mod tests {
             ("3: KeyError: 'x'", "KeyError: 'x'"),
             ("gpu-07: KeyError: 'x'", "KeyError: 'x'"),
             ("[INFO|trainer.py:2926] 2023-10-20 09:48:54,430 >> Saving", "Saving"),
+            ("[rollout-1] ERROR 07-21 03:06:21 [core.py:588] ValueError: x", "ValueError: x"),
+            ("sglang@t4-09 | [2025-12-11 01:17:11 TP0] watchdog timeout", "watchdog timeout"),
             ("ValueError: at line 3", "ValueError: at line 3"),
             ("train.py: error: unrecognized", "train.py: error: unrecognized"),
             ("", ""),

@@ -79,6 +79,8 @@ struct Scan<'a> {
     progress: Progress,
     /// Place of the last step.
     last_step_at: u64,
+    /// Place of the last exception, known or not.
+    last_exception_at: u64,
     tracebacks: Tracebacks,
     blocks: Blocks,
     /// Findings inside a block whose end has not been seen.
@@ -105,6 +107,7 @@ impl<'a> Scan<'a> {
             successes: 0,
             progress: Progress::default(),
             last_step_at: 0,
+            last_exception_at: 0,
             tracebacks: Tracebacks::default(),
             blocks: Blocks::default(),
             waiting: Vec::new(),
@@ -138,6 +141,9 @@ impl<'a> Scan<'a> {
         };
         if line.text.trim().is_empty() || is_quote(line.text) {
             return;
+        }
+        if (exception || is_error(line.text)) && !is_handled(line.text) {
+            self.last_exception_at = self.order;
         }
         self.clear(line.text);
         let fitting = self.fitting(line, &frames, exception);
@@ -311,7 +317,8 @@ impl<'a> Scan<'a> {
         self.accept_waiting();
         let (steps, successes) = (self.steps, self.successes);
         let last_step_at = self.last_step_at;
-        let ends_well = self.noted.iter().all(|noted| noted.finding.order < last_step_at);
+        let ends_well = self.last_exception_at < last_step_at
+            && self.noted.iter().all(|noted| noted.finding.order < last_step_at);
         let rules = self.rules;
         let found = self.noted.into_iter().filter(|noted| !noted.superseded).map(|noted| {
             let lasting = rules.rule(noted.finding.rule).is_some_and(|rule| rule.lasting);
