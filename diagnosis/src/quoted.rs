@@ -13,7 +13,7 @@ const MAX_MARK_BYTES: usize = 4000;
 /// A field of a record, or a heading, with text of a model or a user behind it.
 static FIELD: Pattern = Pattern::new(|| {
     Regex::new(
-        r#"(?i)(?:['"](?:prompts?|responses?|completions?|content|generated_text|outputs?|questions?|answers?|solution|messages|role|instruction|samples?|input_text|output_text|solution_str|ground_truth|chosen|rejected)['"]\s*:\s*['"\[{]|^\s*[("'\[]*(?:prompts?|responses?|completions?|generated(?: text)?|model (?:output|response|answer)|questions?|answers?|solution|user|assistant|human|sample(?: \w+)?|example(?: output)?|output)\s*(?:#?[0-9]+\s*)?[:>]\s*\S|(?:^|[\s\]])(?:tool (?:call|answer|output|result|python|bash)|reply|question|answer|prompt|chosen|rejected|verdict|completion)\s*:\s*\S|^[QA](?: \([^)]{1,20}\))?:\s|\b(?:stderr|stdout|observation|output)\s?[=:]?\s?["“]|\b(?:sample|prompt|completion|response|episode)\s\S{1,40}(?: of (?:prompt|batch|step) \S{1,40})?\s?:\s?["“]|<\|im_start\|>\w|^\s*>\s)"#,
+        r#"(?i)(?:['"](?:prompts?|responses?|completions?|content|generated_text|outputs?|questions?|answers?|solution|messages|role|instruction|samples?|input_text|output_text|solution_str|ground_truth|chosen|rejected)['"]\s*:\s*['"\[{]|^\s*[("'\[]*(?:prompts?|responses?|completions?|generated(?: text)?|model (?:output|response|answer)|questions?|answers?|solution|user|assistant|human|sample(?: \w+)?|example(?: output)?|output)\s*(?:#?[0-9]+\s*)?[:>]\s*\S|(?:^|[\s\]])(?:tool (?:call|answer|output|result|python|bash)|reply|question|answer|prompt|chosen|rejected|verdict|completion)\s*:\s*\S|^[QA](?: \([^)]{1,20}\))?:\s|\b(?:stderr|stdout|observation|output)\s?[=:]?\s?["“]|\b(?:sample|prompt|completion|response|generation|episode)\s\S{1,40}(?: \S{1,40}){0,3}\s?:\s?["“]|<\|im_start\|>\w|^\s*>\s)"#,
     ).ok()
 });
 
@@ -96,6 +96,7 @@ mod tests {
             r#"(sandbox) exit=1 stderr="RuntimeError: CUDA error: out of memory""#,
             r#"episode 3: command exited 1, output "OSError: [Errno 28] No space left on device""#,
             r#"sample 5 of prompt 8821: "the connection timed out, so""#,
+            r#"sample generation @20: "... RuntimeError: CUDA out of memory happens when""#,
             "(\"Prompt: <|im_start|>user\\nan illegal memory access was encountered",
         ] {
             assert!(is_quote(text), "{text}");

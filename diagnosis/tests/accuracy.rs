@@ -36,6 +36,8 @@ fn harder_held_out_failures() {
         let logs: Vec<Labelled> = records(&corpus().join(file));
         let score = Score::of(&Rules::built_in().unwrap(), &logs);
         println!("{}", score.report(file));
+        assert!(score.logs >= 36);
+        assert!(score.top_1() >= 0.95 && score.retry() >= 0.97, "{file}");
     }
 }
 
