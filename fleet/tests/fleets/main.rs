@@ -11,6 +11,7 @@ mod command_gang;
 mod durability;
 mod fencing;
 mod health;
+mod hostile_logs;
 mod job_controls;
 mod log_tails;
 mod logs;

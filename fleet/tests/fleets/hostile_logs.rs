@@ -1,0 +1,90 @@
+//! Output that was made to hurt: it reaches its own log, and nobody else notices.
+
+use std::time::{Duration, Instant};
+
+use crate::support::{SHORT, TestResult, command_fleet};
+use anyhow::Context;
+use serde_json::json;
+
+/// Escapes, a word of the kernel that is none, a line of zeros, one of 100 MB, and very many files.
+const LOUD: &str = r#"
+import os, sys
+out = sys.stdout.buffer
+out.write(b"\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\n")
+out.write(b"NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n")
+out.write(bytes(1 << 20) + b"\n")
+for _ in range(100):
+    out.write(b"x" * 1_000_000)
+out.write(b"\nafter\n")
+out.flush()
+os.makedirs("many")
+for number in range(20_000):
+    with open(f"many/{number}.log", "w") as file:
+        file.write("a line\n")
+print("end")
+"#;
+const LOUD_BYTES: u64 = 100_000_000 + (1 << 20);
+/// Most memory that the agent may have had at any time, in KiB.
+const AGENT_KIB: u64 = 64 << 10;
+/// A development build takes its time for 100 MB.
+const LONG: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn lines_of_100_mb_escapes_false_xids_and_many_files_disturb_nobody() -> TestResult {
+    let fleet = command_fleet(1).await?;
+    let api = fleet.api()?;
+    let stop = fleet.path("stop");
+    let ticks = format!(
+        "n=0; until [ -e {} ]; do echo tick $n; n=$((n+1)); sleep 0.05; done; echo $n > {}",
+        stop.display(),
+        fleet.path("ticks").display(),
+    );
+    let quiet =
+        json!({"name": "quiet", "launcher": {"type": "command"}, "command": ["sh", "-c", ticks]});
+    let quiet = api.submit(&quiet.to_string()).await?;
+    api.wait_job(&quiet, &["RUNNING"], SHORT).await?;
+    let workdir = fleet.shared_root().join("work");
+    std::fs::create_dir_all(&workdir)?;
+    let loud = json!({
+        "name": "loud", "launcher": {"type": "command"}, "workdir": workdir,
+        "command": ["python3", "-c", LOUD], "logs": {"files": ["many/*.log"]},
+    });
+    let loud = api.submit(&loud.to_string()).await?;
+    api.wait_job(&loud, &["SUCCEEDED"], LONG).await?;
+
+    // Beside it nothing was lost or late.
+    std::fs::write(&stop, "")?;
+    api.wait_job(&quiet, &["SUCCEEDED"], SHORT).await?;
+    let count: usize = std::fs::read_to_string(fleet.path("ticks"))?.trim().parse()?;
+    let expected: String = (0..count).map(|n| format!("tick {n}\n")).collect();
+    assert_eq!(api.logs(&quiet, "").await?, expected);
+    // What a job prints is no evidence about its node.
+    let node = api.get("/api/v1/nodes/w0").await?;
+    assert!(node["state"] == "ready" && node["cordon"].is_null(), "{node}");
+
+    // Its own log is whole, and does nothing to a terminal.
+    let until = Instant::now() + LONG;
+    let log = loop {
+        let log = api.logs(&loud, "").await?;
+        if log.ends_with("\nafter\nend\n") {
+            break log;
+        }
+        anyhow::ensure!(Instant::now() < until, "{} bytes", log.len());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    };
+    assert!(log.len() as u64 > LOUD_BYTES, "{} bytes", log.len());
+    for options in [&["--grep", "red"][..], &["--tail", "2"]] {
+        let shown = fleet.cli().args(["logs", &loud]).args(options).output()?;
+        let text = String::from_utf8(shown.stdout)?;
+        assert!(text.contains("red") || text.contains("after"), "{text:?}");
+        assert!(!text.contains(['\u{1b}', '\u{7}', '\0']), "{text:?}");
+    }
+    for (name, pid) in fleet.processes()?.into_iter().filter(|(name, _)| name != "coordinator") {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
+        let kib: u64 = peak.split_whitespace().next().context("VmHWM")?.parse()?;
+        println!("{name} had {} MiB at most", kib >> 10);
+        assert!(kib < AGENT_KIB, "{name}: {kib} KiB");
+    }
+    fleet.assert_clean().await
+}
