@@ -287,6 +287,7 @@ fn sink_peer(
             tokio::spawn(async move {
                 // An error is the close of the other side, which is how this ends.
                 let Ok(connection) = incoming.accept().await else { return };
+                connection.raise_limits();
                 let Ok(stream) = connection.accept_uni().await else { return };
                 let Ok((_, mut stream)) = stream.identify().await else { return };
                 while let Ok(Some(_)) = stream.receive().await {
