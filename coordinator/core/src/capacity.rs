@@ -164,7 +164,7 @@ impl Capacity {
         let is_open = open.is_some_and(|open| open.contains(&key));
         let is_head = self.heads.contains(&(slot.heads, name.clone(), *index));
         let near = self.networks.get(&slot.network);
-        is_listed == !revoked
+        is_listed != *revoked
             && is_open == (!revoked && closed.is_none())
             && is_head == (slot.head_role && closed.is_none())
             && near.is_some_and(|near| near.contains(index))
