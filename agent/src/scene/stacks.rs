@@ -28,6 +28,8 @@ const MAX_PROCESSES: usize = 64;
 const AT_ONCE: usize = 4;
 /// `py-spy` of one process.
 const DUMP: Duration = Duration::from_secs(4);
+/// It is tried once more when it fails within this time.
+const AT_ONCE_FAILED: Duration = Duration::from_secs(1);
 /// Most bytes that are read of what it prints.
 const OUTPUT_BYTES: u64 = 256 << 10;
 /// Most threads of which the kernel is asked.
@@ -162,7 +164,14 @@ fn one(
         ProcessStack { pid, title: title.clone(), of_job, source: source.to_owned(), ok, text }
     };
     let kernel = || kernel_stacks(pid);
-    match py_spy.filter(|_| is_python(pid)).map(|program| dump(program, pid, until)) {
+    let dumped = py_spy.filter(|_| is_python(pid)).map(|program| {
+        let began = Instant::now();
+        let first = dump(program, pid, until);
+        // A process that changes while it is read makes it fail at once, and not a second time.
+        let again = first.is_err() && began.elapsed() < AT_ONCE_FAILED && Instant::now() < until;
+        if again { dump(program, pid, until) } else { first }
+    });
+    match dumped {
         Some(Ok(text)) => stack("py-spy", true, text),
         Some(Err(why)) => stack("kernel", false, format!("py-spy: {why}\n{}", kernel())),
         None => stack("kernel", true, kernel()),

@@ -95,6 +95,11 @@ fn a_py_spy_that_fails_or_hangs_is_said_and_does_not_hold_up_the_rest() {
     assert!(refused.text.contains("Thread "), "the kernel's word is there: {}", refused.text);
     let hung = said("#!/bin/sh\nexec sleep 60", Duration::from_millis(50));
     assert!(hung.text.starts_with("py-spy: it took too long"), "{}", hung.text);
+    let flag = directory.path().join("failed-once");
+    let script =
+        format!("#!/bin/sh\n[ -e {0} ] || {{ : > {0}; exit 1; }}\necho ok", flag.display());
+    let second = said(&script, long);
+    assert_eq!((second.ok, second.text.as_str()), (true, "ok\n"));
     let good = said("#!/bin/sh\necho \"Process $3\"", long);
     assert_eq!((good.ok, good.text), (true, format!("Process {}\n", id.pid)));
     fake.kill().unwrap();
