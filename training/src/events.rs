@@ -180,21 +180,8 @@ fn tensor(bytes: &[u8]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protobuf::written::{bytes_field, varint};
     use proptest::prelude::*;
-
-    fn varint(mut value: u64) -> Vec<u8> {
-        let mut out = Vec::new();
-        while value >= 0x80 {
-            out.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        out.push(value as u8);
-        out
-    }
-
-    fn bytes_field(number: u64, bytes: &[u8]) -> Vec<u8> {
-        [varint(number << 3 | 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
-    }
 
     fn number_field(number: u64, value: u64) -> Vec<u8> {
         [varint(number << 3), varint(value)].concat()

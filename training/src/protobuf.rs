@@ -56,3 +56,21 @@ impl<'a> Iterator for Fields<'a> {
         Some((key >> 3, field))
     }
 }
+
+/// Messages for the tests of their readers.
+#[cfg(test)]
+pub mod written {
+    pub fn varint(mut value: u64) -> Vec<u8> {
+        let mut out = Vec::new();
+        while value >= 0x80 {
+            out.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        out.push(value as u8);
+        out
+    }
+
+    pub fn bytes_field(number: u64, bytes: &[u8]) -> Vec<u8> {
+        [varint(number << 3 | 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
+    }
+}

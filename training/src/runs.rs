@@ -196,6 +196,7 @@ fn number_of(json: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protobuf::written::bytes_field;
     use proptest::prelude::*;
 
     /// What wandb 0.31.0 writes offline, of it the head and the history: step 1 has `loss` 0.5; step 2 has 0.25, `actor/acc` that is not
@@ -210,19 +211,6 @@ mod tests {
         let keep = |reading: Reading| found.push((reading.step.unwrap(), reading.values));
         let scanned = scan_run(bytes, at, keep);
         (found, scanned)
-    }
-
-    fn bytes_field(number: u64, bytes: &[u8]) -> Vec<u8> {
-        let varint = |mut value: u64| {
-            let mut out = Vec::new();
-            while value >= 0x80 {
-                out.push(value as u8 | 0x80);
-                value >>= 7;
-            }
-            out.push(value as u8);
-            out
-        };
-        [varint(number << 3 | 2), varint(bytes.len() as u64), bytes.to_vec()].concat()
     }
 
     /// A record of one value of step 7, with a text of so many bytes beside it.
