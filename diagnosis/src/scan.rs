@@ -36,7 +36,7 @@ pub(crate) struct Finding {
     pub(crate) order: u64,
     pub(crate) number: Option<u64>,
     pub(crate) shown: String,
-    /// The last time that the source gave up to here.
+    /// The last time that the source gave up to here; of a line with another clock, none.
     pub(crate) stamp: Option<Stamp>,
     pub(crate) rank: Option<u32>,
     /// The job went on, so this did not end it.
@@ -122,8 +122,7 @@ impl<'a> Scan<'a> {
 
     fn line(&mut self, line: &Line<'_>) {
         self.order += 1;
-        // The kernel's times since its start say nothing of the time of day.
-        self.stamp = line.stamp.or(self.stamp.filter(|_| !line.is_uptime));
+        self.stamp = line.stamp.or(self.stamp);
         let place = self.blocks.next(line.text);
         match place {
             Place::Closes => {
@@ -195,7 +194,8 @@ impl<'a> Scan<'a> {
                     order: self.order,
                     number: line.number,
                     shown: line.shown(),
-                    stamp: self.stamp,
+                    // The kernel's times since its start say nothing of the time of day.
+                    stamp: self.stamp.filter(|_| !line.is_uptime),
                     rank: line.rank.or(self.source_rank),
                     survived: false,
                 },
