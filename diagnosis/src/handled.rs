@@ -22,7 +22,7 @@ static HANDLED: Pattern = Pattern::new(|| {
             | trying\ [0-9]+ | (?:score|reward)(?:\ is|\ set\ to|\s?[:=])?\s?-?[0-9.]+ | counted\ as\ (?:wrong|failed|0)
             | (?:given|returned|passed|passing\ [a-z]+)\ (?:back\ )?to\ (?:the\ )?(?:policy|model|agent)
             | as\ (?:an\ )?observation | fits
-            | can\ be\ (?:safely\ )?ignored | using\ (?:the\ |a\ )?(?:default|local|cached|older|previous) | will\ not\ be\ used )\b
+            | thrown\ while\ requesting | can\ be\ (?:safely\ )?ignored | using\ (?:the\ |a\ )?(?:default|local|cached|older|previous) | will\ not\ be\ used )\b
         | \bcaught(?:\s*$ | \s*[,.(] | \ (?:as|and|by)\b)
         | \.\.\.\ ok$ | ,\ ok$ | ->\ ok\b | \breward\ -?[0-9]
         ",

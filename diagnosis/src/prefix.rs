@@ -35,7 +35,7 @@ static PREFIX: Pattern = Pattern::new(|| {
     let level = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|SEVERE";
     let form = [
         // Ray and vLLM: (WorkerDict pid=42301, ip=10.200.109.9), (raylet), (autoscaler +34s).
-        r"\((?P<writer>[^()\s]{1,80} (?:pid|rank)=[^()]{1,80}|raylet(?:, [^()]{1,60})?|gcs_server|driver|autoscaler [^()]{1,20})\)".to_owned(),
+        r"\((?P<writer>[^()\s]{1,80}(?: [A-Z]{2}[0-9]{1,4}){0,3} (?:pid|rank)=[^()]{1,80}|raylet(?:, [^()]{1,60})?|gcs_server|driver|autoscaler [^()]{1,20})\)".to_owned(),
         // Ranks: [rank3]:, rank3:, [default3]:, [Rank 3], [1,12]<stdout>:, srun -l.
         r"\[?(?:rank|default) ?(?P<rank>[0-9]{1,5})\]?:".to_owned(),
         r"\[[0-9]+,(?P<mpi>[0-9]{1,5})\]<std(?:out|err)>:".to_owned(),
@@ -43,6 +43,9 @@ static PREFIX: Pattern = Pattern::new(|| {
         // Parts of a program, as launchers name them: [rollout-1], [trainer], server@host |.
         r"\[(?P<part>(?:trainer|driver|actor|critic|ref|rollout|worker|engine|server|learner|launcher|node|proc|agent|controller|scheduler|router|inference|policy|reward|master)(?:[-_ ]?[0-9]{1,4})?)\] ".to_owned(),
         r"(?P<at>[a-z][\w-]{1,30}@[\w.-]{1,40}) \| ?".to_owned(),
+        // Containers, as kubectl and compose name them: [pod/ppo-0/main], worker-1  |.
+        r"\[(?P<pod>pod/[a-z0-9./-]{1,120})\] ".to_owned(),
+        r"(?P<container>[a-z][a-z0-9._-]{0,60}[-_][0-9]{1,4}) +\| ?".to_owned(),
         // A glog bracket: [E323 04:11:08.408271257 ProcessGroupNCCL.cpp:607], and without it.
         format!(r"\[?(?P<glog>[EWIF])(?:[0-9]{{3,4}} {clock})?(?: +[0-9]+)? [\w./-]+\.(?:cpp|cc|h|cu|py|c):[0-9]+\]"),
         // Times, in brackets with more, or bare.
@@ -76,7 +79,7 @@ pub(crate) fn message(line: &str) -> Message<'_> {
         let rank = text("rank").or_else(|| text("mpi")).or_else(|| text("label"));
         let rank = rank.and_then(|number| number.parse().ok());
         let level = ["glog", "ray", "boxed", "bare", "piped", "dashed"].into_iter().find_map(text);
-        let writer = ["writer", "part", "at"].into_iter().find_map(text);
+        let writer = ["writer", "part", "at", "pod", "container"].into_iter().find_map(text);
         let end = found.get(0).map_or(0, |whole| whole.end());
         message.rank = message.rank.or(rank);
         message.writer = message.writer.or(writer);
@@ -121,6 +124,9 @@ mod tests {
             ("[INFO|trainer.py:2926] 2023-10-20 09:48:54,430 >> Saving", "Saving"),
             ("[rollout-1] ERROR 07-21 03:06:21 [core.py:588] ValueError: x", "ValueError: x"),
             ("sglang@t4-09 | [2025-12-11 01:17:11 TP0] watchdog timeout", "watchdog timeout"),
+            ("[pod/ppo-worker-1/main] [rank9]: KeyError: 'x'", "KeyError: 'x'"),
+            ("trainer-0  | KeyError: 'x'", "KeyError: 'x'"),
+            ("(VllmWorker TP5 pid=289) ERROR 09-02 06:14:29 [a.py:559] KeyError: x", "KeyError: x"),
             ("ValueError: at line 3", "ValueError: at line 3"),
             ("train.py: error: unrecognized", "train.py: error: unrecognized"),
             ("", ""),

@@ -78,6 +78,10 @@ pub struct Rule {
     /// It also counts on lines that a program marks as mere information.
     #[serde(default)]
     pub any_level: bool,
+    /// The end of the process at the other side looks like this as well: another root goes first that was
+    /// there before it, or was seen soon after.
+    #[serde(default)]
+    pub of_peer: bool,
     /// It counts although the job went on.
     #[serde(default)]
     pub lasting: bool,

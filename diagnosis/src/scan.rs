@@ -32,6 +32,8 @@ pub(crate) struct Finding {
     pub(crate) rule: usize,
     pub(crate) strength: Strength,
     pub(crate) root: bool,
+    /// The end of the process at the other side looks like this as well.
+    pub(crate) of_peer: bool,
     /// Place in the source.
     pub(crate) order: u64,
     pub(crate) number: Option<u64>,
@@ -191,6 +193,7 @@ impl<'a> Scan<'a> {
                     rule: index,
                     strength: rule.strength,
                     root: self.rules.rank(rule) == Rank::Root,
+                    of_peer: rule.of_peer,
                     order: self.order,
                     number: line.number,
                     shown: line.shown(),

@@ -139,6 +139,7 @@ impl<'a> Case<'a> {
                         rule: index,
                         strength: if certain { Strength::Hard } else { rule.strength },
                         root: rules.rank(rule) == crate::taxonomy::Rank::Root,
+                        of_peer: rule.of_peer,
                         order,
                         number: None,
                         shown: text.clone(),
@@ -349,10 +350,27 @@ fn first_cause<'a>(clues: &[&'a Clue]) -> Option<&'a Clue> {
             .or_else(|| earliest(roots(Strength::Broad)))
             .or_else(|| weak(clues));
     };
+    let first = behind_a_peer(clues, first).unwrap_or(first);
     let hard = roots(Strength::Hard).filter(|clue| may_precede(clue, first));
     earliest(certain().filter(|clue| may_precede(clue, first)))
         .or_else(|| earliest(hard))
         .or(Some(first))
+}
+
+/// What may have ended the process at the other side of a connection, when that is all that `first` shows:
+/// a clear root also when it was written down a little later, an unclear one when it was there before.
+fn behind_a_peer<'a>(clues: &[&'a Clue], first: &Clue) -> Option<&'a Clue> {
+    if !first.finding.of_peer {
+        return None;
+    }
+    let others = || clues.iter().copied().filter(|clue| clue.finding.root && !clue.finding.of_peer);
+    let clear = |clue: &&Clue| clue.finding.strength >= Strength::Specific;
+    let before = |clue: &&Clue| match clue.file == first.file && clue.node == first.node {
+        true => clue.finding.order < first.finding.order,
+        false => clue.at_ms.zip(first.at_ms).is_some_and(|(at, first)| at < first),
+    };
+    earliest(others().filter(clear).filter(|clue| may_precede(clue, first)))
+        .or_else(|| earliest(others().filter(|clue| is_telling(clue)).filter(before)))
 }
 
 /// Without a clear root: the first of what is left. Lost connections say least, so anything else is

@@ -131,6 +131,53 @@ fn of_two_roots_the_earlier_wins_once_clocks_are_corrected() {
 }
 
 #[test]
+fn a_lost_peer_is_explained_by_what_ended_it_but_not_by_what_came_long_after() {
+    let rules = Rules::built_in().unwrap();
+    let one = |rank: u32, second: f64, error: &str| RankLog {
+        name: format!("rank-{rank}.log"),
+        node: format!("node-{rank}"),
+        rank,
+        ahead_ms: 0,
+        text: format!("{} ERROR {error}\n", at(second, 0)),
+    };
+    let lost =
+        "NET/IB : Got completion from peer 10.0.0.1<1> with status=12 opcode=129 vendor err 129";
+    let lost = one(1, 100.0, lost);
+    let full = "OSError: [Errno 28] No space left on device";
+    let category = |other: &RankLog| conclude(&rules, &[&lost, other], &[]).category;
+    // What is clear may have been written down a little later than the loss was noticed.
+    assert_eq!(category(&one(2, 90.0, full)), Category::Storage);
+    assert_eq!(category(&one(2, 103.0, full)), Category::Storage);
+    assert_eq!(category(&one(2, 400.0, full)), Category::NetworkFabric);
+    // What is not clear must have been there before.
+    let text = |second| one(2, second, "KeyError: 'answer'");
+    assert_eq!(category(&text(99.0)), Category::UserCode);
+    assert_eq!(category(&text(101.0)), Category::NetworkFabric);
+}
+
+#[test]
+fn a_line_of_the_kernel_takes_no_time_from_the_lines_after_it() {
+    let rules = Rules::built_in().unwrap();
+    let full = "[ 1911.220145] Out of memory: Killed process 4121 (python3)";
+    let one = |rank: u32, text: String| RankLog {
+        name: format!("rank-{rank}.log"),
+        node: format!("node-{rank}"),
+        rank,
+        ahead_ms: 0,
+        text,
+    };
+    let early = format!("{} step 3\n[ 1911.1] nfs: ok\nKeyError: 'answer'\n", at(10.0, 0));
+    let early = one(1, early);
+    let late = one(2, format!("{} ERROR TypeError: 'int' object\n", at(20.0, 0)));
+    for logs in [[&early, &late], [&late, &early]] {
+        assert_eq!(conclude(&rules, &logs, &[]).rank, Some(1));
+    }
+    // And has none itself.
+    let kernel = one(3, format!("{} step 3\n{full}\n", at(10.0, 0)));
+    assert_eq!(conclude(&rules, &[&kernel], &[]).category, Category::HostResources);
+}
+
+#[test]
 fn a_consequence_alone_is_given_with_low_confidence() {
     let rules = Rules::built_in().unwrap();
     let logs = cascade("");
