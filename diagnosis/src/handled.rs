@@ -30,10 +30,10 @@ static HANDLED: Pattern = Pattern::new(|| {
     .ok()
 });
 
-/// It was tried for the last time.
+/// It was tried for the last time, or what it falls back to is no way on for a training.
 static GIVEN_UP: Pattern = Pattern::new(|| {
     Regex::new(
-        r"(?i)giv(?:ing|en|e) up|gave up|exhausted|not retrying|no more (?:retries|attempts)|max(?:imum)? (?:number of )?(?:retries|attempts)|failed after|after [0-9]+ (?:retries|attempts|tries)|Max retries exceeded",
+        r"(?i)giv(?:ing|en|e) up|gave up|exhausted|not retrying|no more (?:retries|attempts)|max(?:imum)? (?:number of )?(?:retries|attempts)|failed after|after [0-9]+ (?:retries|attempts|tries)|Max retries exceeded|fall(?:ing|s)? back to (?:the )?cpu",
     )
     .ok()
 });

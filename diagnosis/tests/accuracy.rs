@@ -32,7 +32,13 @@ fn held_out_failures() {
 
 #[test]
 fn harder_held_out_failures() {
-    for file in ["failures-2.jsonl", "failures-3.jsonl", "failures-4.jsonl", "failures-5.jsonl"] {
+    for file in [
+        "failures-2.jsonl",
+        "failures-3.jsonl",
+        "failures-4.jsonl",
+        "failures-5.jsonl",
+        "failures-6.jsonl",
+    ] {
         let logs: Vec<Labelled> = records(&corpus().join(file));
         let score = Score::of(&Rules::built_in().unwrap(), &logs);
         println!("{}", score.report(file));
