@@ -1,12 +1,17 @@
 //! A webhook of a real coordinator that is killed: every event arrives, under one id; and the books
-//! survive with it; and so does whoever follows the events.
+//! survive with it; and so does whoever follows the events. A real Alertmanager takes what goes wrong,
+//! and what ends.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::endpoint::{CANARY, Endpoint};
 use crate::support::{SHORT, TestResult, built};
+use anyhow::{Context, bail};
+use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::process::{Process, kill};
 use serde_json::{Value, json};
@@ -116,5 +121,92 @@ async fn kills_in_between_lose_no_event_and_no_gpu_time() -> TestResult {
         (&json!(0), &json!(0))
     );
     assert!(!list.to_string().contains(CANARY) && !fleet.coordinator_log().contains(CANARY));
+    fleet.assert_clean().await
+}
+
+/// Debian's name of the program, and the one of its makers.
+const ALERTMANAGER: [&str; 2] = ["prometheus-alertmanager", "alertmanager"];
+
+fn alertmanager() -> Option<&'static str> {
+    ALERTMANAGER.into_iter().find(|program| {
+        let mut command = Command::new(program);
+        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    })
+}
+
+/// Asks the Alertmanager until the alert of this name is or is no longer among the active ones.
+async fn until_alert(
+    manager: &Api,
+    name: &str,
+    is_there: bool,
+) -> anyhow::Result<Option<BTreeMap<String, String>>> {
+    let end = Instant::now() + SHORT;
+    loop {
+        // It needs a moment to start, and to take in what it was sent.
+        let alerts = manager.get("/api/v2/alerts?active=true").await;
+        if let Ok(Value::Array(alerts)) = &alerts {
+            let found = alerts.iter().find(|alert| alert["labels"]["alertname"] == name);
+            if found.is_some() == is_there {
+                let labels = found.map(|alert| serde_json::from_value(alert["labels"].clone()));
+                return Ok(labels.transpose()?);
+            }
+        }
+        if Instant::now() >= end {
+            bail!("{name} (wanted: {is_there}): {alerts:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_real_alertmanager_takes_what_goes_on_and_what_is_over() -> TestResult {
+    let Some(program) = alertmanager() else {
+        eprintln!("skipped: no Alertmanager (the Debian package is `prometheus-alertmanager`)");
+        return Ok(());
+    };
+    let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    fleet.add_agent(AgentOptions::worker("w0", 1)).await?;
+    let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+    let config = fleet.path("alertmanager.yml");
+    std::fs::write(&config, "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")?;
+    let mut command = Command::new(program);
+    command
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.path={}", fleet.path("alertmanager").display()))
+        .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+        .arg("--cluster.listen-address=");
+    let mut process =
+        Process::start("alertmanager", &mut command, &fleet.path("alertmanager.log"))?;
+    let manager = Api::new(format!("http://127.0.0.1:{port}"), String::new())?;
+    let api = fleet.api()?;
+    // What happens before it listens is told by another attempt.
+    let body = json!({
+        "url": format!("http://127.0.0.1:{port}/api/v2/alerts"),
+        "kind": "alertmanager",
+    });
+    let (status, answer) = api.put("/api/v1/webhooks/am?fleet=true", &body.to_string()).await?;
+    anyhow::ensure!(status == 200, "{answer}");
+
+    // What has happened: an alert of a job.
+    let spec = "name: fails\nlauncher: {type: command}\nretry: {max: 0}\nrun: exit 3\n";
+    let job = api.submit(spec).await?;
+    let labels = until_alert(&manager, "GanglineJobFailed", true).await?.context("labels")?;
+    assert_eq!((&*labels["job_id"], &*labels["severity"]), (&*job, "warning"), "{labels:?}");
+
+    // What goes on, until an operator ends it.
+    let inject = json!({ "fault": "xid=79" }).to_string();
+    let (status, answer) = api.post("/api/v1/nodes/w0/inject", &[], &inject).await?;
+    anyhow::ensure!(status == 200, "{answer}");
+    let labels = until_alert(&manager, "GanglineNodeCondition", true).await?.context("labels")?;
+    let told = ["node", "rule", "severity"].map(|label| &*labels[label]);
+    assert_eq!(told, ["w0", "xid-fatal", "critical"], "{labels:?}");
+    let (status, answer) = api.post("/api/v1/nodes/w0/resume", &[], "{}").await?;
+    anyhow::ensure!(status == 200, "{answer}");
+    until_alert(&manager, "GanglineNodeCondition", false).await?;
+
+    let list = api.get("/api/v1/webhooks?fleet=true").await?;
+    assert_eq!(list["webhooks"][0]["dead"], json!(0), "{list}");
+    process.kill()?;
     fleet.assert_clean().await
 }
