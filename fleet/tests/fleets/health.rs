@@ -2,7 +2,7 @@
 //! that is frozen. What is shown, what is done about it, and what is left alone.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{SHORT, TestResult, built};
@@ -178,7 +178,27 @@ async fn check_the_network(fleet: &Fleet, api: &Api) -> TestResult {
     );
     let node = api.get("/api/v1/nodes/w1").await?;
     ensure!(node["network_test"]["best_bytes_per_s"] == 7000, "{}", node["network_test"]);
+    // The real thing, where Debian's PyTorch is there.
+    if !has_torch() {
+        eprintln!("skipped: no PyTorch (the Debian package is `python3-torch`)");
+        return Ok(());
+    }
+    let test = begin(PYTHON.to_owned()).await?;
+    let result = &test["result"];
+    ensure!(test["state"] == "measured" && result["backend"] == "gloo", "{test}");
+    for rate in [&result["all_reduce"], &result["pairs"][0]] {
+        ensure!(rate["bytes_per_s"].as_u64().is_some_and(|rate| rate > 1_000_000), "{test}");
+    }
     Ok(())
+}
+
+/// Debian's interpreter.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn has_torch() -> bool {
+    let mut command = Command::new(PYTHON);
+    command.args(["-c", "import torch.distributed"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 #[tokio::test]
