@@ -4,6 +4,7 @@ mod agent;
 mod code;
 mod store;
 mod text;
+mod training;
 mod wire;
 
 use std::fmt::Debug;
@@ -57,6 +58,7 @@ pub fn all(scratch: &std::path::Path) -> anyhow::Result<Vec<Target>> {
     targets.extend(store::targets()?);
     targets.extend(code::targets(scratch)?);
     targets.extend(text::targets(scratch)?);
+    targets.extend(training::targets()?);
     Ok(targets)
 }
 
