@@ -777,6 +777,22 @@ async fn a_token_is_listed_expires_and_is_deleted() {
     let who = fixture.get("/api/v1/whoami", &token(&long)).await;
     assert_eq!(who, json!({"user": "eve", "project": "rlhf", "role": "viewer"}));
 
+    // A name stands for one user, project and role: only its token is made anew.
+    let refused = async |body: Value| {
+        let request = fixture.request(Method::POST, "/api/v1/tokens", ADMIN).json(&body);
+        request.send().await.unwrap().json::<Value>().await.unwrap()["code"].clone()
+    };
+    let other = json!({"kind": "api", "name": "long", "user": "eve", "project": "vision",
+        "role": "viewer"});
+    assert_eq!(refused(other).await, "E0325");
+    // Nobody could make another one: the last administrator's.
+    for (role, ttl_s) in [("viewer", None), ("admin", Some(60))] {
+        let body = json!({"kind": "api", "name": "root", "user": "root", "project": "ops",
+            "role": role, "ttl_s": ttl_s});
+        assert_eq!(refused(body).await, "E0323");
+    }
+    let long = make(api("long", Some(3600))).await;
+
     let listed = fixture.get("/api/v1/tokens", ADMIN).await;
     let text = listed.to_string();
     for made in [&short, &long, &join] {

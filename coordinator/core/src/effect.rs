@@ -359,6 +359,8 @@ pub enum Rejected {
     },
     /// Without this token nobody could make another one.
     LastAdmin,
+    /// A token of the API of this name is somebody else's, or of another project or role.
+    TokenNameTaken,
     AlreadyEnded {
         state: &'static str,
     },

@@ -31,6 +31,18 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) {
+        if let Some(known) = self.api_tokens.get(&record.name) {
+            let lasts = record.role == Role::Admin && record.expires_wall_ms.is_none();
+            if known.role == Role::Admin && !lasts && !self.has_other_admin(&record.name) {
+                return Self::reject(request, Rejected::LastAdmin, out);
+            }
+            let is = |token: &ApiTokenRecord| {
+                (token.user.clone(), token.project.clone(), token.role)
+            };
+            if is(known) != is(&record) {
+                return Self::reject(request, Rejected::TokenNameTaken, out);
+            }
+        }
         let detail = format!("{} in {} as {}", record.user, record.project, record.role.word());
         self.audit(actor, "token.create", format!("token {}", record.name), &detail, now, out);
         self.put(Write::ApiToken(record), out);

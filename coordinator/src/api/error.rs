@@ -49,6 +49,7 @@ kinds! {
     SHUTTING_DOWN = "E0316", SERVICE_UNAVAILABLE, "The coordinator is shutting down";
     NO_SUCH_TOKEN = "E0322", NOT_FOUND, "No such token";
     LAST_ADMIN = "E0323", CONFLICT, "The last administrator's token";
+    TOKEN_NAME_TAKEN = "E0325", CONFLICT, "The name is another token's";
     HTTPS_ONLY = "E0324", BAD_REQUEST, "This address is served with https";
     NO_SUCH_ROUTE = "E0317", NOT_FOUND, "No such address";
     BAD_METHOD = "E0318", METHOD_NOT_ALLOWED, "This address does not take that method";

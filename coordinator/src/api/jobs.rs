@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
     ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, BAD_QUOTA, CHECKPOINT_IN_USE,
-    CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET,
+    CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET, TOKEN_NAME_TAKEN,
     NO_SUCH_TOKEN, NODE_IN_CONTACT, NOT_ENDED, NOT_MOVED_HERE, NOTHING_HELD, POOL_IN_USE,
     PRIORITY_TOO_HIGH, Problem, QUOTA_BELOW_USE, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job,
     no_such_node, no_such_pool, no_such_webhook, quoted,
@@ -211,6 +211,11 @@ pub(super) fn refused(shared: &Shared, principal: &Principal, rejected: Rejected
             let detail = "without this token nobody could make another one";
             ApiError::new(LAST_ADMIN, detail)
                 .hint("make another administrator's token that does not expire first")
+        }
+        Rejected::TokenNameTaken => {
+            let detail = "a token of this name is another user's, or of another project or role";
+            ApiError::new(TOKEN_NAME_TAKEN, detail)
+                .hint("give it a name of its own, or end the other one first: `gangline token rm`")
         }
         other @ (Rejected::NotWaiting { .. }
         | Rejected::Ending

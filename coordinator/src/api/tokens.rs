@@ -43,7 +43,7 @@ pub(super) enum TokenRequest {
         #[serde(default)]
         pool: Option<String>,
     },
-    /// Lets a user use this API. A token of the same name is replaced.
+    /// Lets a user use this API. A token of the same name, user, project and role is replaced.
     Api {
         name: String,
         user: String,
