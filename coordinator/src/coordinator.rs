@@ -127,7 +127,8 @@ impl Coordinator {
         let rules = Rules::built_in().context("the rules of the diagnosis")?;
         let started = Timestamp::now();
         let trainings = Trainings::new(logs.clone(), started);
-        let examiner = Examiner::new(driver.board.clone(), logs.clone(), rules, trainings.clone())
+        let known = (driver.board.clone(), sealer.clone());
+        let examiner = Examiner::new(known, logs.clone(), rules, trainings.clone())
             .with_reports(agents.clone());
         tokio::spawn(examiner.clone().run(driver.examine, driver.handle.clone()));
         let (driven, board) = (driver.handle.clone(), driver.board.clone());

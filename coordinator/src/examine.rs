@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gangline_common::ids::{GangId, MemberId, MemberKey, NodeId};
 use gangline_common::wire::scene::is_scene;
 use gangline_diagnosis::{
-    Action, Case, Category, Diagnosis, Fact, FactKind, MAX_SOURCES, Rules, Source, StopReason,
+    Action, Case, Category, Diagnosis, Evidence, Fact, FactKind, MAX_SOURCES, Rules, Source, StopReason,
     share,
 };
 use gangline_spec::{LogAction, LogPattern, LogPolicy, log_pattern};
@@ -25,6 +25,7 @@ use crate::core::recovery::{Again, Cause, Verdict};
 use crate::driver::DriverHandle;
 use crate::ingest::logs::Logs;
 use crate::report::{self, Reports};
+use crate::secrets::{Sealer, redactor};
 use crate::training::Trainings;
 
 /// Conditions that began so long before an attempt are still about it, in milliseconds: clocks differ.
@@ -37,11 +38,14 @@ const POLICY_LINE: usize = 4096;
 const AT_ONCE: usize = 2;
 /// Longest summary, in characters.
 const SUMMARY: usize = 400;
+/// Instead of a line that may hold a secret.
+const NOT_QUOTED: &str = "(not shown: the project's secrets cannot be looked for)";
 
 /// Looks into attempts.
 #[derive(Clone)]
 pub struct Examiner {
     board: Board,
+    sealer: Sealer,
     logs: Logs,
     rules: Arc<Rules>,
     trainings: Trainings,
@@ -59,8 +63,13 @@ pub struct Found {
 }
 
 impl Examiner {
-    pub fn new(board: Board, logs: Logs, rules: Rules, trainings: Trainings) -> Examiner {
-        Examiner { board, logs, rules: Arc::new(rules), trainings, reports: None }
+    pub fn new(
+        (board, sealer): (Board, Sealer),
+        logs: Logs,
+        rules: Rules,
+        trainings: Trainings,
+    ) -> Examiner {
+        Examiner { board, sealer, logs, rules: Arc::new(rules), trainings, reports: None }
     }
 
     /// Leaves a page on every verdict in the job's directory as well.
@@ -175,12 +184,35 @@ impl Examiner {
                 by_policy = Some((index, line, node));
             }
         }
-        let diagnosis = case.conclude();
+        let mut diagnosis = case.conclude();
         let node = self.node_of(&diagnosis, gang);
         let policy = by_policy.and_then(|(index, line, node)| {
             policies.get(index).map(|(policy, _)| (policy.clone(), line, node))
         });
-        Some(Found { diagnosis, policy, node })
+        if let Some((policy, line, _)) = &policy {
+            diagnosis = under(policy, line, diagnosis);
+        }
+        let mut found = Found { diagnosis, policy, node };
+        self.redact(snapshot, &mut found);
+        Some(found)
+    }
+
+    /// Takes secrets out of the lines that are quoted: the answer is kept, and shown to everybody who may
+    /// see the job.
+    fn redact(&self, snapshot: &JobSnapshot, found: &mut Found) {
+        let redactor = redactor(&self.sealer, &self.board, snapshot);
+        if let Err(error) = &redactor {
+            tracing::warn!(job = %snapshot.job.id, %error, "no line is quoted");
+        }
+        let clean = |text: &mut String| {
+            *text = redactor.as_ref().map_or_else(|_| NOT_QUOTED.to_owned(), |r| r.clean(text));
+        };
+        let Diagnosis { evidence, consequences, shadow, .. } = &mut found.diagnosis;
+        let others = consequences.iter_mut().chain(shadow).map(|other| &mut other.evidence);
+        evidence.iter_mut().chain(others).for_each(|line| clean(&mut line.text));
+        if let Some((_, line, _)) = &mut found.policy {
+            clean(line);
+        }
     }
 
     /// What needs no log: the ends of members, lost nodes, conditions of nodes.
@@ -379,6 +411,27 @@ fn first_policy(
         let shown = line.get(..SUMMARY).unwrap_or(line);
         Some((index, String::from_utf8_lossy(shown).into_owned()))
     })
+}
+
+/// The answer where a log policy of the spec decides: its line comes first, and what it says is done.
+fn under(policy: &LogPolicy, line: &str, diagnosis: Diagnosis) -> Diagnosis {
+    let named = policy.diagnose.as_deref();
+    let category = Category::ALL.into_iter().find(|known| Some(known.word()) == named);
+    let first = Evidence { file: "log_policies".to_owned(), line: None, text: line.to_owned() };
+    let action = match policy.action {
+        LogAction::Retry => Action::RetrySame,
+        LogAction::ExcludeNodeAndRetry => Action::RetryElsewhere,
+        LogAction::FailNoRetry => Action::Watch,
+    };
+    Diagnosis {
+        category: category.unwrap_or(diagnosis.category),
+        sub_code: category.map_or(diagnosis.sub_code, |_| "log_policy".to_owned()),
+        retry: action.retries(),
+        action,
+        evidence: [first].into_iter().chain(diagnosis.evidence).collect(),
+        advice: format!("The spec says what this means: its log policy {:?}.", policy.pattern),
+        ..diagnosis
+    }
 }
 
 fn verdict(found: &Found) -> Verdict {

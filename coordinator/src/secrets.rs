@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use data_encoding::HEXLOWER;
 use gangline_common::random::{self, NoRandom};
+use gangline_common::redact::{RedactError, Redactor, is_secret};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
+use crate::board::{Board, JobSnapshot};
 use crate::ca::write_new;
 use crate::core::secrets::{Sealed, SecretRecord};
 
@@ -42,7 +44,7 @@ impl fmt::Debug for PlainText {
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     #[error(
-        "{path} is missing, and the store holds {count} secrets that only this key opens. Put the \
+        "{path} is missing, and the store holds {count} secrets and addresses of webhooks that only this key opens. Put the \
          key back from a backup. No other key was made"
     )]
     KeyMissing { path: PathBuf, count: usize },
@@ -57,6 +59,26 @@ pub enum SecretError {
     NotMade(anyhow::Error),
     #[error(transparent)]
     NoRandom(#[from] NoRandom),
+    #[error(transparent)]
+    Redact(#[from] RedactError),
+}
+
+/// Looks for every secret of the job's project, as a job may print one that is not its own, and for
+/// variables of the job whose names say that they are secrets.
+///
+/// # Errors
+/// A secret does not open, or they are too much to be looked for.
+pub fn redactor(
+    sealer: &Sealer,
+    board: &Board,
+    snapshot: &JobSnapshot,
+) -> Result<Redactor, SecretError> {
+    let sealed = board.secrets(&snapshot.job.project);
+    let open = sealed.iter().map(|secret| Ok(sealer.reveal(secret)?.reveal()));
+    let mut values = open.collect::<Result<Vec<String>, SecretError>>()?;
+    let env = snapshot.job.request.env.iter();
+    values.extend(env.filter(|(name, value)| is_secret(name, value)).map(|(_, v)| v.clone()));
+    Ok(Redactor::new(values.iter().map(String::as_str))?)
 }
 
 /// Seals and opens. Cheap to clone; the key is read or made once.

@@ -4,10 +4,11 @@ mod fixture;
 mod support;
 
 use axum::http::Method;
-use fixture::{ADMIN, ALICE, BOB, CAROL, DAVE, Fixture, SPEC};
+use fixture::{ADMIN, ALICE, BOB, CAROL, DAVE, Fixture, SPEC, ended};
 use gangline_common::time::Timestamp;
 use gangline_coordinator::core::effect::{Answer, Desired, Rejected};
 use gangline_coordinator::core::event::Event;
+use gangline_coordinator::core::gang::EndHow;
 use gangline_coordinator::core::job::JobState;
 use gangline_coordinator::core::secrets::{
     JOB_SECRET_BYTES, PROJECT_SECRET_LIMIT, Sealed, SecretRecord,
@@ -186,6 +187,50 @@ async fn a46_the_store_and_its_directory_hold_no_value() {
     // The search sees what is there: the name, in the store and not beside the key.
     assert!(seen.contains(&("store.redb".to_owned(), true)), "{seen:?}");
     assert!(seen.contains(&("secrets.key".to_owned(), false)), "{seen:?}");
+}
+
+/// A job of one rank that writes `log` and fails; what `why` says of it, to its user and to a viewer.
+async fn why(fixture: &Fixture, spec: &str, log: &str) -> [Value; 2] {
+    let job = fixture.submit(ALICE, spec).await;
+    let node = fixture.node("gpu-1").await;
+    let member = fixture.place(&job, 1).await;
+    fixture.write_log(&member, "output", log.as_bytes());
+    node.report_running(&member).await;
+    let end = ended(EndHow::Exited { code: 1 });
+    node.report(vec![(member.clone(), end)], Vec::new()).await;
+    node.until(&member, JobState::is_terminal).await;
+    let path = format!("/api/v1/jobs/{job}/why");
+    [fixture.get(&path, ALICE).await, fixture.get(&path, CAROL).await]
+}
+
+const COMMAND_SPEC: &str =
+    "name: c\nlauncher: {type: command}\nrun: exit 1\nretry: {max: 0}\nresources: {nnodes: 1}\n";
+
+#[tokio::test]
+async fn a46_why_quotes_no_value() {
+    let fixture = Fixture::start().await;
+    set(&fixture, ALICE, "/HF_TOKEN", CANARY).await;
+    let spec = format!("{COMMAND_SPEC}secrets: [HF_TOKEN]\n");
+    let log = format!("RuntimeError: CUDA out of memory with {CANARY}\nKeyError: '{CANARY}'\n");
+    for found in why(&fixture, &spec, &log).await {
+        assert_eq!(found["diagnosis"]["category"], "gpu_oom", "{found}");
+        assert!(!found.to_string().contains(CANARY), "{found}");
+        let quoted = &found["diagnosis"]["evidence"][0]["text"];
+        assert!(quoted.as_str().unwrap().contains("out of memory with"), "{found}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_policy_says_what_the_failure_is_shown_as() {
+    let fixture = Fixture::start().await;
+    let policy = "log_policies: [{pattern: ours went wrong, action: fail_no_retry, diagnose: storage}]\n";
+    let spec = format!("{COMMAND_SPEC}{policy}");
+    let [found, _] = why(&fixture, &spec, "KeyError: 'x'\nours went wrong\n").await;
+    let diagnosis = &found["diagnosis"];
+    let said = (&diagnosis["category"], &diagnosis["sub_code"], &diagnosis["retry"]);
+    assert_eq!(said, (&json!("storage"), &json!("log_policy"), &json!(false)), "{found}");
+    assert_eq!(diagnosis["evidence"][0]["text"], "ours went wrong");
+    assert!(diagnosis["evidence"][1]["text"].as_str().unwrap().contains("KeyError"), "{found}");
 }
 
 #[tokio::test]

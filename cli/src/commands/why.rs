@@ -18,6 +18,8 @@ struct Why {
     reason: String,
     attempt: Option<u32>,
     outcome: Option<String>,
+    #[serde(default)]
+    cause: Option<String>,
     diagnosis: Option<Value>,
     done: String,
     #[serde(default)]
@@ -72,6 +74,10 @@ fn page(answer: &Value) -> Result<String, CliError> {
     match &why.diagnosis {
         None => out.push_str(&format!("{:<11} {}\n", "Reason", clean(&why.reason))),
         Some(found) => {
+            // The last lines of a rank follow; the evidence says more.
+            if let Some(said) = why.cause.as_deref().and_then(|cause| cause.lines().next()) {
+                out.push_str(&format!("{:<11} {}\n", "Said", clean(said)));
+            }
             let diagnosis: Diagnosis =
                 serde_json::from_value(found.clone()).map_err(|error| unreadable(&error))?;
             out.push_str(&diagnose::page(&diagnosis, &diagnose::rules()?, false));

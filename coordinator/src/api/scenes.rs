@@ -4,7 +4,7 @@
 use axum::Json;
 use axum::extract::State;
 use gangline_common::ids::{MemberId, MemberKey};
-use gangline_common::redact::{END_BYTES, RedactError, Redactor, is_secret};
+use gangline_common::redact::END_BYTES;
 use gangline_common::request::RequestError;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RequestFailure};
 use gangline_common::wire::scene::{
@@ -26,7 +26,7 @@ use crate::agents::AskError;
 use crate::board::JobSnapshot;
 use crate::core::credential::Principal;
 use crate::core::job::Attempt;
-use crate::secrets::SecretError;
+use crate::secrets::redactor;
 
 /// Most logs whose ends one answer has, and the most bytes of all of them.
 const MAX_LOGS: usize = 256;
@@ -200,7 +200,8 @@ pub(super) async fn get_excerpts(
 ) -> Result<Json<ExcerptList>, ApiError> {
     let snapshot = find_job(&shared.api.board, &principal, Action::ReadJobs, &id)?;
     let attempt = attempt(&snapshot, params.attempt)?;
-    let redactor = redactor(&shared, &snapshot)?;
+    let redactor = redactor(&shared.api.sealer, &shared.api.board, &snapshot)
+        .map_err(|error| ApiError::internal("looking for secrets", &error))?;
     let (logs, gang, epoch) = (shared.api.logs.clone(), attempt.gang.clone(), attempt.epoch);
     // On a standing cluster its members' own logs are those of every job.
     let own = attempt.guest.is_some().then(|| snapshot.job.operation(attempt.number));
@@ -230,19 +231,6 @@ pub(super) async fn get_excerpts(
     let (logs, truncated) = blocking("reading the ends of logs", read).await?;
     let job = snapshot.job.id.to_string();
     Ok(Json(ExcerptList { job, attempt: attempt.number, logs, truncated }))
-}
-
-/// Looks for every secret of the project, as a job may print one that is not its own, and for
-/// variables of the job whose names say that they are secrets.
-fn redactor(shared: &Shared, snapshot: &JobSnapshot) -> Result<Redactor, ApiError> {
-    let sealed = shared.api.board.secrets(&snapshot.job.project);
-    let open = sealed.iter().map(|secret| Ok(shared.api.sealer.reveal(secret)?.reveal()));
-    let values = open.collect::<Result<Vec<String>, SecretError>>();
-    let mut values = values.map_err(|error| ApiError::internal("opening secrets", &error))?;
-    let env = snapshot.job.request.env.iter();
-    values.extend(env.filter(|(name, value)| is_secret(name, value)).map(|(_, v)| v.clone()));
-    let looking: Result<Redactor, RedactError> = Redactor::new(values.iter().map(String::as_str));
-    looking.map_err(|error| ApiError::internal("looking for secrets", &error))
 }
 
 fn attempt(snapshot: &JobSnapshot, number: Option<u32>) -> Result<&Attempt, ApiError> {
