@@ -4,6 +4,7 @@ use std::io;
 
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::time::Timestamp;
+use gangline_common::wire::scene::is_scene;
 use gangline_training::{Feed, Pace, Reading, Stragglers};
 
 use super::Training;
@@ -71,6 +72,10 @@ enum Role {
 }
 
 fn role(job: &Job, attempt: &Attempt, member: MemberId, file: &str) -> Role {
+    // What is kept of a gang that hangs is no sign of its life.
+    if is_scene(file) {
+        return Role::Nothing;
+    }
     let driver = format!("driver-{}", job.operation(attempt.number));
     if let Some(guest) = &attempt.guest {
         // The rest of the gang's files are those of its cluster.
