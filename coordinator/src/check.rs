@@ -17,6 +17,7 @@ use crate::ca::Ca;
 use crate::config::{Config, ConfigErrors};
 use crate::control::{Checked, Client};
 use crate::secrets::Sealer;
+use crate::store::backup::sealed;
 use crate::store::{Inspection, StoreError, inspect};
 
 const DAY_S: i64 = 24 * 3600;
@@ -283,7 +284,7 @@ fn store(
 fn secrets(config: &Config, store: Option<&Inspection>, checked: Option<&Checked>) -> Line {
     const CHECK: &str = "secrets";
     let advice = "put secrets.key back: without it the values are lost";
-    let count = checked.and_then(|c| c.rows.get("secrets")).copied().unwrap_or(0);
+    let count = checked.map_or(0, |checked| sealed(&checked.rows));
     let stored = match store.map(Inspection::secrets) {
         Some(Ok(stored)) => stored,
         Some(Err(error)) => return Line::bad(CHECK, error.to_string(), advice),
@@ -295,7 +296,7 @@ fn secrets(config: &Config, store: Option<&Inspection>, checked: Option<&Checked
             let text = format!("{} is missing", config.secrets_key().display());
             Line::bad(CHECK, text, advice)
         }
-        Ok(_) => Line::ok(CHECK, format!("{count} secrets")),
+        Ok(_) => Line::ok(CHECK, format!("{count} sealed values, of secrets and webhooks")),
         Err(error) => Line::bad(CHECK, error.to_string(), advice),
     }
 }
@@ -348,11 +349,14 @@ fn disk(config: &Config) -> Line {
     }
 }
 
+/// It may have been told another address than this configuration does.
+const NOT_TRIED: &str = "not tried: a coordinator serves from this directory";
+
 fn http_port(config: &Config, serves: bool) -> Line {
     const CHECK: &str = "http";
     let address = config.http;
     if serves {
-        return Line::ok(CHECK, format!("{address}, in use by the coordinator that serves"));
+        return Line::ok(CHECK, format!("{address}, {NOT_TRIED}"));
     }
     match TcpListener::bind(address) {
         Ok(_) => Line::ok(CHECK, format!("{address} is free")),
@@ -366,7 +370,7 @@ fn quic_port(config: &Config, serves: bool) -> Line {
     const CHECK: &str = "quic";
     let address = config.quic;
     if serves {
-        return Line::ok(CHECK, format!("{address}, in use by the coordinator that serves"));
+        return Line::ok(CHECK, format!("{address}, {NOT_TRIED}"));
     }
     match UdpSocket::bind(address) {
         Ok(_) => Line::ok(CHECK, format!("{address} is free")),

@@ -93,10 +93,10 @@ pub fn restore_from(config: &Config, source: &Path, least_era: u32) -> anyhow::R
             config.ca().display()
         );
     }
-    let secrets = done.copy.header.rows.get("secrets").copied().unwrap_or(0);
-    if secrets > 0 && !config.secrets_key().exists() {
+    let sealed = done.copy.sealed();
+    if sealed > 0 && !config.secrets_key().exists() {
         text += &format!(
-            "warning: {} is missing; the copy holds {secrets} secret(s) that only it opens\n",
+            "warning: {} is missing; the copy holds {sealed} secret(s) and addresses of webhooks that only it opens\n",
             config.secrets_key().display()
         );
     }

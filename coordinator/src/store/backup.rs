@@ -30,7 +30,7 @@ const END: u8 = 3;
 pub enum BackupError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     #[error("it is damaged at byte {at}: {reason}")]
     Damaged { at: u64, reason: String },
@@ -39,6 +39,11 @@ pub enum BackupError {
          ({WRITTEN_BY}) reads layouts 1 to {STORE_VERSION}"
     )]
     Newer { found: u32, written_by: String },
+}
+
+/// Values among these rows that only the key of secrets opens: secrets, and addresses of webhooks.
+pub fn sealed(rows: &Counts) -> u64 {
+    ["secrets", "webhooks"].iter().filter_map(|table| rows.get(*table)).sum()
 }
 
 /// The first record.
@@ -74,6 +79,11 @@ pub struct Summary {
 impl Summary {
     pub fn jobs(&self) -> u64 {
         self.header.rows.get("jobs").copied().unwrap_or(0)
+    }
+
+    /// Values that only the key of secrets opens.
+    pub fn sealed(&self) -> u64 {
+        sealed(&self.header.rows)
     }
 
     /// For people: "3 jobs, 12 rows, 4096 bytes, era 1, of 2026-...".
