@@ -80,6 +80,9 @@ fn report_field(entry: &Entry, section: &Section, pointer: &str, out: &mut Probl
                 name => format!(" in {name}"),
             };
             let hint = match section.suggest(&entry.key) {
+                Some(known) if known == entry.key => {
+                    format!("`{known}` stands at the top level, not{place}")
+                }
                 Some(known) => format!("did you mean `{known}`?"),
                 None => format!("known here: {}", section.read_names()),
             };

@@ -19,9 +19,9 @@ use crate::meters::pool_of;
 const AFTER_END_MS: u64 = 600_000;
 
 /// Every word that a node's state can be here.
-const NODE_STATES: [&str; 10] = [
-    "pending", "ready", "mixed", "busy", "cordoned", "draining", "drained", "suspect", "lost",
-    "offline",
+const NODE_STATES: [&str; 11] = [
+    "pending", "ready", "mixed", "busy", "unfit", "cordoned", "draining", "drained", "suspect",
+    "lost", "offline",
 ];
 
 /// All families as they are now.
@@ -174,7 +174,9 @@ fn add_agents(page: &mut Page, api: &ApiState, nodes: &[&NodeSnapshot]) {
 /// Where a job is or wants to be: the pool of its nodes, or the one pool that it asks for. Empty for
 /// any; a pool that does not exist is none.
 fn pool(api: &ApiState, job: &Job, pools: &BTreeSet<&str>) -> String {
-    let gang = api.board.gang(&job.gang).filter(|gang| gang.is_live());
+    // What a waiting job had before says nothing of where it goes; an ended one stays where it was.
+    let gang = api.board.gang(&job.gang);
+    let gang = gang.filter(|gang| gang.is_live() || job.state.is_terminal());
     if let Some(pool) = gang.and_then(|gang| pool_of(&api.board, &gang)) {
         return pool;
     }
