@@ -171,7 +171,10 @@ impl<'a> Case<'a> {
                 lines.push(line);
             }
         }
-        let others = decided.iter().copied().filter(|clue| clue.finding.rule != cause.finding.rule);
+        let is_other = |clue: &&Clue| {
+            clue.finding.rule != cause.finding.rule && evidence(clue) != evidence(cause)
+        };
+        let others = decided.iter().copied().filter(is_other);
         Diagnosis {
             category: rule.category,
             sub_code: rule.sub_code.clone(),

@@ -317,6 +317,8 @@ fn runtime_env(
         // The client has left these out of what it uploaded.
         runtime_env.remove("excludes");
     }
+    // Ray's client says of which build it is, beside packages that are to be installed.
+    runtime_env.remove("_ray_commit");
     for (part, value) in runtime_env {
         if says_nothing(&value) {
             continue;
