@@ -1,27 +1,29 @@
 //! The helper that writes a tree: checks every byte that comes, writes below a new name, and gives
-//! the directory its own name when all of it is on disk.
+//! the directory its own name when all of it is on disk. A tree that is there already is compared
+//! with how it was left; one that was changed since is put aside, and written anew.
 //!
 //! Paths are gone through directory by directory, over open descriptors and without following a
 //! link, so that nothing that somebody puts there meanwhile leads it elsewhere (A29, A35).
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, BufWriter, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use gangline_common::random;
 use gangline_tree::{Entry, Hash, Kind, MAX_MANIFEST_BYTES, Tree};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{
-    AtFlags, FlockOperation, Mode, OFlags, RawDir, Timespec, fchmod, flock, fsync, mkdirat, openat,
-    renameat, statat, symlinkat, syncfs,
+    AtFlags, FlockOperation, Mode, OFlags, RawDir, RenameFlags, Timespec, Timestamps, fchmod,
+    flock, fsync, futimens, mkdirat, openat, renameat, renameat_with, statat, symlinkat, syncfs,
 };
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::picture::{self, OPEN_DIRECTORY};
 use crate::supervisor::files::become_user;
 
 /// Longest order, in bytes.
@@ -29,6 +31,8 @@ const ORDER_BYTES: u64 = 64 << 10;
 /// What the helper says; anything else is an error for people.
 pub const THERE: &str = "there";
 pub const SEND: &str = "send";
+/// As [`SEND`], with what is wrong about the tree that lies there.
+pub const CHANGED: &str = "changed: ";
 pub const DONE: &str = "done";
 /// Pause between two looks for the lock of another node.
 const LOCK_PAUSE: Duration = Duration::from_millis(250);
@@ -37,7 +41,16 @@ const LOCK_LIMIT: Duration = Duration::from_secs(600);
 /// Access to what was written: a tree is for reading.
 const FILE: u32 = 0o444;
 const PROGRAM: u32 = 0o555;
+/// Access to the shelf, and to directories that are being filled.
 const DIRECTORY: u32 = 0o755;
+/// A file that was not there before.
+const NEW_FILE: OFlags = OFlags::CREATE
+    .union(OFlags::EXCL)
+    .union(OFlags::WRONLY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+/// Longest place in a tree that is told, in characters.
+const PLACE_CHARS: usize = 200;
 
 /// What a helper is told; the tree's bytes come behind it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -102,24 +115,27 @@ fn carry_out(input: &mut impl BufRead) -> Result<&'static str, LayoutError> {
         become_user(uid, gid).map_err(|error| LayoutError::User(error.to_string()))?;
     }
     let shelf = open_shelf(&order)?;
-    if exists(&shelf, &order.tree)? {
+    let found = look(&shelf, &order.tree)?;
+    if found == Found::Whole {
         return Ok(THERE);
     }
-    let lock = wait_for_lock(&shelf, &order.tree)?;
-    if exists(&shelf, &order.tree)? {
-        return Ok(THERE);
-    }
+    let lock = wait_for_lock(&shelf, &order.tree, found == Found::Nothing)?;
+    let question = match look(&shelf, &order.tree)? {
+        Found::Whole => return Ok(THERE),
+        Found::Nothing => SEND.to_owned(),
+        Found::Changed(how) => format!("{CHANGED}{}", how.replace('\n', " ")),
+    };
     if lock.is_some() {
         remove_abandoned(&shelf, &order.tree);
     }
     let mut out = io::stdout();
-    let asked = writeln!(out, "{SEND}").and_then(|()| out.flush());
+    let asked = writeln!(out, "{question}").and_then(|()| out.flush());
     asked.map_err(|_| LayoutError::Forgotten)?;
     let unfinished = unfinished_name(&order.tree)?;
     let written = lay_out(input, &shelf, &unfinished, tree)
         .and_then(|()| give_name(&shelf, &unfinished, &order.tree));
     if written.is_err() {
-        remove(&shelf, &unfinished);
+        discard(&shelf, &unfinished);
     }
     written.map(|()| DONE)
 }
@@ -130,9 +146,6 @@ fn read_order(input: &mut impl BufRead) -> Result<Order, LayoutError> {
     input.take(ORDER_BYTES).read_until(b'\n', &mut line).map_err(|error| wrong(&error))?;
     serde_json::from_slice(&line).map_err(|error| wrong(&error))
 }
-
-const OPEN_DIRECTORY: OFlags =
-    OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::RDONLY).union(OFlags::CLOEXEC);
 
 /// Opens the directory that trees lie in, and makes what is missing of it below the root.
 fn open_shelf(order: &Order) -> Result<OwnedFd, LayoutError> {
@@ -167,9 +180,60 @@ fn exists(shelf: &OwnedFd, name: &str) -> Result<bool, LayoutError> {
     }
 }
 
+/// What lies in the place of a tree.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    /// The tree, as it was written.
+    Whole,
+    /// Something that no job may be given, and why.
+    Changed(String),
+}
+
+/// Looks whether a tree is there, and as it was left.
+fn look(shelf: &OwnedFd, tree: &str) -> Result<Found, LayoutError> {
+    if !exists(shelf, tree)? {
+        return Ok(Found::Nothing);
+    }
+    let list = open_list(shelf, tree).or_else(|| {
+        // Another node may be about to give it its name.
+        std::thread::sleep(LOCK_PAUSE);
+        open_list(shelf, tree)
+    });
+    let Some(list) = list else {
+        return Ok(Found::Changed("nothing says how it was written".to_owned()));
+    };
+    let compared = openat(shelf, tree, OPEN_DIRECTORY, Mode::empty())
+        .map_err(io::Error::from)
+        .and_then(|root| picture::difference(&root, list));
+    Ok(match compared {
+        Ok(None) => Found::Whole,
+        Ok(Some(place)) => {
+            let place: String = place.chars().take(PLACE_CHARS).collect();
+            Found::Changed(format!("{place} is not as it was written"))
+        }
+        Err(error) => Found::Changed(format!("it cannot be looked through: {error}")),
+    })
+}
+
+/// Where it is written down how a tree was left.
+fn list_name(tree: &str) -> String {
+    format!(".{tree}.list")
+}
+
+fn open_list(shelf: &OwnedFd, tree: &str) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    openat(shelf, list_name(tree), flags, Mode::empty()).ok().map(File::from)
+}
+
 /// The lock of a tree; `None` when the file system has no locks, or its holder hangs: two nodes then
-/// write the same bytes, and one directory wins.
-fn wait_for_lock(shelf: &OwnedFd, tree: &str) -> Result<Option<OwnedFd>, LayoutError> {
+/// write the same bytes, and one directory wins. One that `may_appear` is waited for no longer than
+/// until it is there.
+fn wait_for_lock(
+    shelf: &OwnedFd,
+    tree: &str,
+    may_appear: bool,
+) -> Result<Option<OwnedFd>, LayoutError> {
     let name = format!(".{tree}.lock");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(shelf, &name, flags, Mode::from_raw_mode(0o644));
@@ -182,7 +246,8 @@ fn wait_for_lock(shelf: &OwnedFd, tree: &str) -> Result<Option<OwnedFd>, LayoutE
             Err(Errno::INTR) => continue,
             Err(_) => return Ok(None),
         }
-        if exists(shelf, tree)? || began.elapsed() >= LOCK_LIMIT {
+        let appeared = may_appear && exists(shelf, tree)? && open_list(shelf, tree).is_some();
+        if appeared || began.elapsed() >= LOCK_LIMIT {
             return Ok(None);
         }
         pause_while_wanted()?;
@@ -201,12 +266,22 @@ fn pause_while_wanted() -> Result<(), LayoutError> {
 }
 
 fn unfinished_name(tree: &str) -> Result<String, LayoutError> {
-    let number = random::number().map_err(|error| LayoutError::Order(error.to_string()))?;
-    Ok(format!("{}{number:016x}", unfinished_prefix(tree)))
+    numbered(&unfinished_prefix(tree))
 }
 
 fn unfinished_prefix(tree: &str) -> String {
     format!(".{tree}.new-")
+}
+
+/// The list of what has no name yet.
+fn unfinished_list(unfinished: &str) -> String {
+    format!("{unfinished}.list")
+}
+
+/// A name that nothing has.
+fn numbered(prefix: &str) -> Result<String, LayoutError> {
+    let number = random::number().map_err(|error| LayoutError::Order(error.to_string()))?;
+    Ok(format!("{prefix}{number:016x}"))
 }
 
 /// Removes what a node has left that died while it held the lock.
@@ -225,11 +300,20 @@ fn remove_abandoned(shelf: &OwnedFd, tree: &str) {
     abandoned.iter().for_each(|name| remove(shelf, name));
 }
 
-/// Removes a directory of the shelf. What cannot be removed lies there and is in nobody's way.
+/// Removes a directory or a file of the shelf. What cannot be removed lies there and is in nobody's
+/// way.
 fn remove(shelf: &OwnedFd, name: &str) {
     use std::os::fd::AsRawFd;
-    let path = format!("/proc/self/fd/{}/{name}", shelf.as_raw_fd());
-    let _ = std::fs::remove_dir_all(path);
+    let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", shelf.as_raw_fd()));
+    if picture::remove_tree(&path).is_err() {
+        let _ = std::fs::remove_file(&path);
+    }
+}
+
+/// Removes what was written and gets no name.
+fn discard(shelf: &OwnedFd, unfinished: &str) {
+    remove(shelf, unfinished);
+    remove(shelf, &unfinished_list(unfinished));
 }
 
 fn read_exact(input: &mut impl Read, buffer: &mut [u8]) -> Result<(), LayoutError> {
@@ -259,21 +343,41 @@ fn lay_out(
     mkdirat(shelf, unfinished, mode).map_err(io_error("make", unfinished))?;
     let root = openat(shelf, unfinished, OPEN_DIRECTORY, Mode::empty());
     let root = root.map_err(io_error("open", unfinished))?;
-    let mut writer = Writer { root: &root, at: None };
+    let mut writer = Writer { root: &root, at: None, times: whole_second() };
     for entry in tree.entries() {
         writer.write(input, entry)?;
     }
     if input.read(&mut [0]).map_err(|_| LayoutError::Cut)? != 0 {
         return Err(LayoutError::Wrong("there is more of it"));
     }
+    picture::seal(&root).map_err(io_error("make read-only", unfinished))?;
+    write_list(shelf, &root, &unfinished_list(unfinished))?;
     // One wait for all files instead of one for each.
     syncfs(&root).map_err(io_error("sync", unfinished))
+}
+
+/// Writes down what a tree looks like.
+fn write_list(shelf: &OwnedFd, root: &OwnedFd, name: &str) -> Result<(), LayoutError> {
+    let file = openat(shelf, name, NEW_FILE, Mode::from_raw_mode(0o600));
+    let file = File::from(file.map_err(io_error("make", name))?);
+    let mut out = BufWriter::new(&file);
+    picture::write(root, &mut out).map_err(io_error("write", name))?;
+    out.flush().map_err(io_error("write", name))?;
+    fchmod(file.as_fd(), Mode::from_raw_mode(FILE)).map_err(io_error("write", name))
+}
+
+/// The time that all files of a tree get: every file system keeps a whole second, on every node.
+fn whole_second() -> Timestamps {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time = Timespec { tv_sec: i64::try_from(now.as_secs()).unwrap_or_default(), tv_nsec: 0 };
+    Timestamps { last_access: time, last_modification: time }
 }
 
 /// Writes entries; remembers the last directory, which is most often the next one's too.
 struct Writer<'a> {
     root: &'a OwnedFd,
     at: Option<(String, OwnedFd)>,
+    times: Timestamps,
 }
 
 impl Writer<'_> {
@@ -294,12 +398,7 @@ impl Writer<'_> {
                 symlinkat(target, directory, name).map_err(io_error("link", &entry.path))
             }
             Kind::File { executable, chunks } => {
-                let flags = OFlags::CREATE
-                    | OFlags::EXCL
-                    | OFlags::WRONLY
-                    | OFlags::NOFOLLOW
-                    | OFlags::CLOEXEC;
-                let file = openat(directory, name, flags, Mode::from_raw_mode(0o600));
+                let file = openat(directory, name, NEW_FILE, Mode::from_raw_mode(0o600));
                 let mut file = File::from(file.map_err(io_error("make", &entry.path))?);
                 let mut buffer = Vec::new();
                 for chunk in chunks {
@@ -312,22 +411,50 @@ impl Writer<'_> {
                 }
                 let mode = if *executable { PROGRAM } else { FILE };
                 fchmod(file.as_fd(), Mode::from_raw_mode(mode))
-                    .map_err(io_error("write", &entry.path))
+                    .map_err(io_error("write", &entry.path))?;
+                // Where it cannot be set, the one that is there is written down.
+                let _ = futimens(file.as_fd(), &self.times);
+                Ok(())
             }
         }
     }
 }
 
+/// Gives a tree its name, and then its list: a tree without one is never used.
 fn give_name(shelf: &OwnedFd, unfinished: &str, name: &str) -> Result<(), LayoutError> {
     match renameat(shelf, unfinished, shelf, name) {
-        Ok(()) => fsync(shelf).map_err(io_error("sync", name)),
-        // Another node was faster; it has the same bytes.
+        Ok(()) => {}
         Err(Errno::EXIST | Errno::NOTEMPTY) => {
-            remove(shelf, unfinished);
-            Ok(())
+            if look(shelf, name)? == Found::Whole {
+                // Another node was faster; it has the same bytes.
+                discard(shelf, unfinished);
+                return Ok(());
+            }
+            replace(shelf, unfinished, name)?;
         }
-        Err(error) => Err(io_error("name", name)(error)),
+        Err(error) => return Err(io_error("name", name)(error)),
     }
+    renameat(shelf, unfinished_list(unfinished), shelf, list_name(name))
+        .map_err(io_error("name the list of", name))?;
+    fsync(shelf).map_err(io_error("sync", name))
+}
+
+/// Puts a new tree in the place of one that was changed. That one stays beside it: a job may run in
+/// it, and what a job wrote there may be all that there is of it.
+fn replace(shelf: &OwnedFd, unfinished: &str, name: &str) -> Result<(), LayoutError> {
+    let aside = numbered(&format!(".{name}.changed-"))?;
+    let rename = |from: &str, to: &str| {
+        renameat(shelf, from, shelf, to).map_err(io_error("put aside what was", name))
+    };
+    rename(unfinished, &aside)?;
+    // Both at once, so that a job that runs finds its code at every moment.
+    if renameat_with(shelf, &aside, shelf, name, RenameFlags::EXCHANGE).is_ok() {
+        return Ok(());
+    }
+    // NFS cannot do that.
+    rename(&aside, unfinished)?;
+    rename(name, &aside)?;
+    rename(unfinished, name)
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use super::command::Places;
 use super::files::{LogCopy, open_regular};
 use super::process::ProcessId;
 use super::{MemberPlan, SupervisorConfig};
+use crate::code;
 use crate::shim::record::{ExitRecord, Launch, RecordError};
 use crate::shim::{EXIT_FILE, LAUNCH_FILE, OUTPUT_FILE, PID_FILE};
 use crate::tail::place::session_directory;
@@ -323,7 +324,8 @@ fn own(path: &Path, run_as: Option<(u32, u32)>) -> io::Result<()> {
 }
 
 fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
+    // The code of a job has directories that are not even for their owner to write into.
+    match code::remove_tree(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
