@@ -41,15 +41,19 @@ fn newest_of(directory: &Path) -> Vec<(String, PathBuf)> {
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let metadata = entry.metadata().ok()?;
-            // Logs of Ray drivers are among the member's own.
-            let counts =
-                metadata.is_file() && metadata.len() > 0 && !name.starts_with("job-driver-");
+            let counts = metadata.is_file() && metadata.len() > 0 && is_shown(&name);
             counts.then(|| (metadata.modified().ok(), name, entry.path()))
         })
         .collect();
     found.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     found.truncate(RAY_FILES);
     found.into_iter().map(|(_, name, path)| (format!("ray/{name}"), path)).collect()
+}
+
+/// Logs of Ray drivers are among the member's own; that of `runtime_env_agent` prints the variables
+/// of jobs with their values.
+fn is_shown(name: &str) -> bool {
+    !["job-driver-", "runtime_env_agent"].iter().any(|start| name.starts_with(start))
 }
 
 fn tail(path: &Path, redactor: &Redactor) -> std::io::Result<String> {
@@ -98,6 +102,7 @@ mod tests {
         fs::write(ray.join("raylet.err"), "dead\n").unwrap();
         fs::write(ray.join("empty"), "").unwrap();
         fs::write(ray.join("job-driver-x.log"), "again\n").unwrap();
+        fs::write(ray.join("runtime_env_agent.log"), "DBX: value-of-dbx-77\n").unwrap();
         std::os::unix::fs::symlink("/etc/hostname", ray.join("link.log")).unwrap();
         let redactor = Redactor::new([]).unwrap();
         let text = tails(&[("output".to_owned(), own)], Some(&ray), &redactor);

@@ -49,6 +49,9 @@ pub struct Subject {
     pub secrets: Vec<String>,
     /// Names of variables whose values must not be.
     pub secret_names: Vec<String>,
+    /// Names of variables that the job has of its spec: their values are for its submitter alone,
+    /// and a scene is for handing on.
+    pub spec_names: Vec<String>,
     /// Logs by their names.
     pub logs: Vec<(String, PathBuf)>,
     /// Where Ray's services log.
@@ -124,8 +127,12 @@ fn readings(subject: &Subject, redactor: &Arc<Redactor>) -> Vec<(&'static str, T
     }
     parts.push(("kernel", Box::new(node::kernel_log)));
     parts.push(("cgroup", Box::new(node::cgroup)));
-    let (variables, names) = (subject.environment.clone(), subject.secret_names.clone());
-    parts.push((ENVIRONMENT_PART, Box::new(move || Ok(environment::shown(&variables, &names)))));
+    let (variables, secret) = (subject.environment.clone(), subject.secret_names.clone());
+    let of_spec = subject.spec_names.clone();
+    let shown = move || -> Result<String, Failure> {
+        Ok(environment::shown(&variables, &secret, &of_spec))
+    };
+    parts.push((ENVIRONMENT_PART, Box::new(shown)));
     let (files, ray) = (subject.logs.clone(), subject.ray_logs.clone());
     let cleaner = Arc::clone(redactor);
     parts.push(("logs", Box::new(move || Ok(logs::tails(&files, ray.as_deref(), &cleaner)))));

@@ -5,7 +5,7 @@ use std::fs;
 
 use gangline_common::redact::Redactor;
 
-use super::Failure;
+use super::{Failure, environment};
 use crate::supervisor::process::{self, ProcessId};
 
 /// Most processes of a table.
@@ -42,7 +42,8 @@ pub fn table(root: ProcessId, redactor: &Redactor) -> Result<String, Failure> {
 /// The command line of a process, or its name in brackets when it has none.
 pub fn command(pid: u32, redactor: &Redactor) -> String {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words: Vec<_> = line.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
+    let word = |bytes: &[u8]| environment::without_variables(&String::from_utf8_lossy(bytes));
+    let words: Vec<String> = line.split(|&byte| byte == 0).map(word).collect();
     let line = redactor.clean(words.join(" ").trim_end());
     let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.is_empty() {

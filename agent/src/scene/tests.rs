@@ -40,9 +40,11 @@ fn a_scene_has_every_part_and_no_secret() {
             variable("PATH", "/bin"),
             variable("MINE", CANARY),
             variable("ALSO", &format!("--key={CANARY}")),
+            variable("DBX", "value-of-dbx-77"),
         ],
         secrets: vec![CANARY.to_owned()],
         secret_names: vec!["MINE".to_owned()],
+        spec_names: vec!["DBX".to_owned()],
         logs: vec![("output".to_owned(), output)],
         ..Subject::default()
     };
@@ -58,7 +60,8 @@ fn a_scene_has_every_part_and_no_secret() {
     let (ok, processes) = text("processes");
     assert!(ok && processes.contains("[secret]; wait") && processes.contains("sleep 60"));
     assert_eq!(processes.lines().count(), 3, "{processes}");
-    assert_eq!(text("environment"), (true, "ALSO=--key=[secret]\nMINE=[secret]\nPATH=/bin\n"));
+    let variables = "ALSO=--key=[secret]\nDBX=***\nMINE=[secret]\nPATH=/bin\n";
+    assert_eq!(text("environment"), (true, variables));
     assert_eq!(text("logs"), (true, "== output ==\nstep 1\nkey is [secret]\n"));
     // Neither is Python: the kernel says where their threads are.
     assert!(text("stacks").1.contains("py-spy is not there"));
@@ -69,7 +72,8 @@ fn a_scene_has_every_part_and_no_secret() {
         "{}",
         sleep.text
     );
-    assert!(!serde_json::to_string(&scene).unwrap().contains(CANARY));
+    let json = serde_json::to_string(&scene).unwrap();
+    assert!(!json.contains(CANARY) && !json.contains("value-of-dbx-77"));
 }
 
 #[test]

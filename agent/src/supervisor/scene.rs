@@ -174,6 +174,7 @@ impl Witness {
             environment,
             secrets,
             secret_names,
+            spec_names: assignment.env.iter().map(|(name, _)| name.clone()).collect(),
             logs: self.logs(),
             ray_logs: self.spool.ray_logs(),
             py_spy: py_spy(&self.config.python),
