@@ -2,11 +2,15 @@
 
 mod support;
 
-use gangline_common::ids::JobId;
+use gangline_common::ids::{GangId, JobId};
 use gangline_coordinator::core::effect::Answer;
 use gangline_coordinator::core::event::Event;
-use gangline_coordinator::core::explain::{Explanation, Question, QueueLine, Verdict};
-use gangline_coordinator::core::job::JobState;
+use gangline_coordinator::core::explain::{
+    ExpectedStart, Explanation, Leaver, Question, QueueLine, Verdict,
+};
+use gangline_coordinator::core::job::{Job, JobState};
+use gangline_coordinator::core::policy::Policy;
+use gangline_coordinator::core::projects::Quota;
 use support::Fleet;
 
 fn gang(nodes: u32, gpus: u32, more: &str) -> String {
@@ -42,6 +46,212 @@ fn queue(fleet: &mut Fleet) -> Vec<QueueLine> {
         Answer::Queue(lines) => lines,
         other => panic!("{other:?}"),
     }
+}
+
+/// What a job of `rl` is told that nobody submits.
+fn planned(fleet: &mut Fleet, spec: &str) -> Explanation {
+    let mut elsewhere = Fleet::new();
+    elsewhere.submit("plan", spec);
+    let mut job = Job::clone(&elsewhere.job("plan"));
+    job.gang = GangId::new("g-plan").unwrap();
+    job.submitted = fleet.now;
+    let before = fleet.core.jobs().count();
+    let explanation = match ask(fleet, Question::Plan(Box::new(job))) {
+        Answer::Explained(explanation) => *explanation,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(fleet.core.jobs().count(), before);
+    explanation
+}
+
+fn leavers(explanation: &Explanation) -> &[Leaver] {
+    match &explanation.verdict {
+        Verdict::MakesRoom { leavers } => leavers,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn foretold(fleet: &mut Fleet, id: &str) -> ExpectedStart {
+    match explain(fleet, id).verdict {
+        Verdict::Waits { start: Some(start), .. } => start,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn at_most(maximum: u32) -> Quota {
+    Quota { guaranteed: 0, maximum: Some(maximum) }
+}
+
+#[test]
+fn a_job_that_is_larger_than_its_quota_can_never_start_and_learns_what_helps() {
+    let mut fleet = fleet(&["a", "b", "c", "d"]);
+    fleet.set_quota("rl", "default", at_most(2));
+    fleet.submit("large", &gang(1, 3, ""));
+    let explanation = explain(&mut fleet, "large");
+    let Verdict::Never { reason } = &explanation.verdict else { panic!("{explanation:?}") };
+    let says = "asks for 3 GPUs, and its project may use 2 in pool default: ";
+    assert!(reason.starts_with(says), "{reason}");
+    assert_eq!(*reason, fleet.job("large").reason);
+    assert_eq!(explanation.helps, ["--gpus 2", "a quota of 3 GPUs in pool default"]);
+    assert_eq!(queue(&mut fleet)[0].start, None);
+    // Of an elastic one the least counts.
+    let elastic = |least: u32| {
+        gang(least, 1, "").replace(&format!("nnodes: {least},"), &format!("nnodes: {least}..4,"))
+    };
+    let Verdict::Never { reason } = planned(&mut fleet, &elastic(3)).verdict else {
+        panic!("three GPUs of two")
+    };
+    assert!(reason.starts_with("asks for at least 3 GPUs"), "{reason}");
+    fleet.submit("elastic", &elastic(2));
+    fleet.settle();
+    assert_eq!(fleet.state("elastic"), JobState::Running);
+    // What others hold only for now is waited for.
+    let Verdict::Waits { start: Some(start), .. } = planned(&mut fleet, &gang(1, 1, "")).verdict
+    else {
+        panic!("it may start when `elastic` has ended")
+    };
+    assert_eq!(start.after, Some(JobId::new("elastic").unwrap()));
+    fleet.set_quota("rl", "default", at_most(5));
+    fleet.settle();
+    assert_eq!(fleet.state("large"), JobState::Running);
+}
+
+#[test]
+fn a_job_that_is_larger_than_its_quota_holds_back_nobody() {
+    let mut fleet = fleet(&["a"]);
+    fleet.core.set_policy(Policy::Fifo);
+    fleet.set_quota("rl", "default", at_most(2));
+    fleet.submit("large", &gang(1, 3, ""));
+    fleet.submit_as("other", "small", &gang(1, 1, ""));
+    fleet.settle();
+    assert_eq!(
+        (fleet.state("large"), fleet.state("small")),
+        (JobState::Pending, JobState::Running)
+    );
+}
+
+#[test]
+fn who_waits_for_an_overdue_job_is_never_told_now() {
+    let mut fleet = fleet(&["a"]);
+    fleet.submit("before", &gang(1, 8, ""));
+    fleet.settle();
+    fleet.beat(100);
+    fleet.exit_ranks("before", 0);
+    fleet.submit("long", &gang(1, 8, ""));
+    fleet.settle();
+    fleet.submit("next", &gang(1, 8, ""));
+    let start = foretold(&mut fleet, "next");
+    assert!(start.plus_minus_ms.is_some() && !start.overdue, "{start:?}");
+    for _ in 0..110 {
+        fleet.beat(1);
+        let start = foretold(&mut fleet, "next");
+        assert!(start.in_ms >= 1_000, "{start:?}");
+        assert_eq!(start.after, Some(JobId::new("long").unwrap()));
+        assert_eq!(queue(&mut fleet)[0].start, Some(start));
+    }
+    let start = foretold(&mut fleet, "next");
+    assert!(start.plus_minus_ms.is_none() && start.overdue, "{start:?}");
+}
+
+#[test]
+fn who_waits_for_one_that_stops_for_longer_than_it_may_is_never_told_now() {
+    let mut fleet = fleet(&["a"]);
+    fleet.submit("slow", &gang(1, 8, ", timeout: 10s, grace_period: 2s"));
+    fleet.settle();
+    fleet.submit("next", &gang(1, 8, ""));
+    // Its agent is never told.
+    for _ in 0..20 {
+        fleet.beat(1);
+        let start = foretold(&mut fleet, "next");
+        assert!(start.in_ms >= 1_000, "{start:?}");
+    }
+    assert_eq!(fleet.state("slow"), JobState::Stopping);
+    let start = foretold(&mut fleet, "next");
+    assert!(start.plus_minus_ms.is_none() && start.overdue, "{start:?}");
+}
+
+#[test]
+fn a_start_is_foretold_from_cpus_as_well() {
+    let mut fleet = fleet(&["a"]);
+    let hog =
+        gang(1, 1, ", timeout: 1h").replace("gpus_per_node", "cpus_per_node: 16, gpus_per_node");
+    fleet.submit("hog", &hog);
+    fleet.settle();
+    fleet.submit("next", &gang(1, 1, ""));
+    let start = foretold(&mut fleet, "next");
+    assert_eq!((start.in_ms / 60_000, start.after.as_ref().map(JobId::as_str)), (60, Some("hog")));
+    assert_eq!(queue(&mut fleet)[0].start, Some(start));
+}
+
+#[test]
+fn an_overdue_job_elsewhere_makes_no_forecast_doubtful() {
+    let mut fleet = fleet(&["a", "b"]);
+    fleet.submit("before", &gang(1, 1, ""));
+    fleet.settle();
+    fleet.beat(100);
+    fleet.exit_ranks("before", 0);
+    fleet.submit("overdue", &gang(1, 1, ""));
+    fleet.submit("long", &gang(1, 8, ", timeout: 2h"));
+    fleet.settle();
+    fleet.beat(200);
+    fleet.label("b", &[("zone", Some("z"))]);
+    let labelled = gang(1, 8, "").replace("gpus_per_node", "labels: {zone: z}, gpus_per_node");
+    fleet.submit("next", &labelled);
+    let start = foretold(&mut fleet, "next");
+    assert_eq!(start.after, Some(JobId::new("long").unwrap()));
+    assert!(start.plus_minus_ms.is_some(), "{start:?}");
+}
+
+#[test]
+fn a_plan_names_the_jobs_that_would_make_room_and_they_do() {
+    let mut fleet = fleet(&["a", "b"]);
+    let soft = ", queue: {preemptible: true, priority: low}";
+    fleet.submit_as("p2", "old", &gang(1, 8, soft));
+    fleet.settle();
+    fleet.beat(600);
+    fleet.submit_as("p2", "young", &gang(1, 8, soft));
+    fleet.settle();
+    fleet.beat(10);
+    let high = gang(1, 8, ", queue: {priority: high}");
+    for _ in 0..2 {
+        let explanation = planned(&mut fleet, &high);
+        let leavers = leavers(&explanation);
+        assert_eq!((leavers.len(), leavers[0].job.id.as_str(), leavers[0].gpus), (1, "young", 8));
+        assert!(leavers[0].loses.starts_with("loses 10 s of work"), "{leavers:?}");
+    }
+    let states = |fleet: &Fleet| ["old", "young"].map(|id| fleet.state(id));
+    assert_eq!(states(&fleet), [JobState::Running, JobState::Running]);
+    // It takes a higher priority.
+    let low = planned(&mut fleet, &gang(1, 8, ", queue: {priority: low}"));
+    assert!(matches!(low.verdict, Verdict::Waits { .. }), "{low:?}");
+    fleet.submit("urgent", &high);
+    fleet.settle();
+    fleet.settle();
+    assert_eq!(fleet.state("urgent"), JobState::Running);
+    assert_eq!(states(&fleet), [JobState::Running, JobState::Pending]);
+    // The other one is still preemptible, but not for two that need it at once.
+    let both = planned(&mut fleet, &gang(2, 8, ", queue: {priority: high}"));
+    assert!(matches!(both.verdict, Verdict::Waits { .. }), "{both:?}");
+}
+
+#[test]
+fn a_plan_knows_what_is_taken_back_and_who_is_protected() {
+    let mut fleet = fleet(&["a"]);
+    fleet.set_quota("rl", "default", Quota { guaranteed: 8, maximum: None });
+    fleet.submit_as("other", "lent", &gang(1, 8, ", min_runtime: 60s"));
+    fleet.settle();
+    let early = planned(&mut fleet, &gang(1, 8, ""));
+    assert!(matches!(early.verdict, Verdict::Waits { .. }), "{early:?}");
+    fleet.beat(61);
+    let explanation = planned(&mut fleet, &gang(1, 8, ""));
+    assert_eq!(leavers(&explanation)[0].job.id.as_str(), "lent");
+    assert!(explanation.place.is_some_and(|place| place.standing.guaranteed));
+    assert_eq!(fleet.state("lent"), JobState::Running);
+    // Two would be more than what is guaranteed: the first in the queue has the claim.
+    fleet.submit("first", &gang(1, 8, ""));
+    assert_eq!(fleet.state("lent"), JobState::Stopping);
+    let late = planned(&mut fleet, &gang(1, 8, ""));
+    assert!(matches!(late.verdict, Verdict::Waits { .. }), "{late:?}");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{check_selector, count, items, or_dash};
+use super::{count, items, one_job, or_dash};
 use crate::args::Plan;
 use crate::client::{Client, Post, Repeat};
-use crate::code::Local;
+use crate::code::{Local, without_local};
 use crate::durations::{local, short};
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
@@ -35,6 +35,9 @@ struct Explanation {
     nodes: Vec<Group>,
     #[serde(default)]
     helps: Vec<String>,
+    /// Running jobs that are sent back to the queue for it.
+    #[serde(default)]
+    makes_room: Vec<Leaver>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -43,6 +46,18 @@ struct Start {
     in_s: u64,
     plus_minus_s: Option<u64>,
     after: Option<String>,
+    #[serde(default)]
+    overdue: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Leaver {
+    /// Absent for a job that the caller may not see.
+    job: Option<String>,
+    name: Option<String>,
+    gpus: u32,
+    loses: Option<String>,
+    grace_s: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -79,8 +94,8 @@ struct Group {
 
 /// Why a job is where it is.
 pub(super) async fn job(client: &Client, selector: &str, screen: &Screen) -> Result<u8, CliError> {
-    check_selector("job", selector)?;
-    let answer = client.get(&["jobs", selector, "explain"], &[]).await?;
+    let job = one_job(selector)?;
+    let answer = client.get(&["jobs", &job, "explain"], &[]).await?;
     report(&answer, screen)?;
     Ok(exit::OK)
 }
@@ -112,7 +127,7 @@ pub(super) async fn plan(
     let post = Post {
         path: &["plan"],
         query: &[],
-        body: spec.canonical_json(),
+        body: without_local(&spec).canonical_json(),
         command: None,
         repeat: Repeat::Safe,
     };
@@ -201,7 +216,7 @@ fn priority(place: &Place) -> String {
 /// "in 40m ±10m".
 fn in_words(start: &Start) -> String {
     match start.plus_minus_s {
-        Some(0) => "now".to_owned(),
+        Some(_) if start.in_s == 0 => "now".to_owned(),
         Some(plus_minus) => format!("in {} ±{}", short(start.in_s), short(plus_minus)),
         None => "nobody can tell".to_owned(),
     }
@@ -226,6 +241,13 @@ fn text(explanation: &Explanation) -> String {
     let on = explanation.on.iter().map(|node| clean(node)).collect::<Vec<_>>().join(", ");
     let reason = explanation.reason.as_deref().map(clean).unwrap_or_default();
     let what = match explanation.verdict.as_str() {
+        "now" if !explanation.makes_room.is_empty() => {
+            let back = match explanation.makes_room.len() {
+                1 => "a running job is".to_owned(),
+                many => format!("{many} running jobs are"),
+            };
+            format!("would start after making room: {back} sent back to the queue for it")
+        }
         "now" => format!("would start now on {on}"),
         "waits" => reason,
         "never" => format!("can never start as things are: {reason}"),
@@ -279,6 +301,11 @@ fn text(explanation: &Explanation) -> String {
             lines.push(format!("            {} is taken last: {}", clean(node), clean(why)));
         }
     }
+    let leavers = &explanation.makes_room;
+    lines.extend(leavers.iter().take(SHOWN).map(|leaver| format!("  sent back {}", goes(leaver))));
+    if leavers.len() > SHOWN {
+        lines.push(format!("  sent back {} more", leavers.len() - SHOWN));
+    }
     if let Some(start) = &explanation.start {
         let after = start.after.as_deref().map(|job| format!(", when {} ends", clean(job)));
         let after = after.unwrap_or_default();
@@ -286,6 +313,9 @@ fn text(explanation: &Explanation) -> String {
             Some(_) => {
                 format!("  starts    {} ({}){after}", in_words(start), local(&start.at))
             }
+            None if start.overdue => format!(
+                "  starts    nobody can tell{after}: a job before it has taken longer than was supposed"
+            ),
             None => format!(
                 "  starts    nobody can tell{after}: of some jobs before it nothing is known; a `timeout` in \
                  their specs helps"
@@ -297,6 +327,23 @@ fn text(explanation: &Explanation) -> String {
         lines.push(format!("  sooner    {} (now)", helps.join(" · ")));
     }
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// "j-7f4c1 train: 8 GPUs, loses 3 min of work; has 30s for its end".
+fn goes(leaver: &Leaver) -> String {
+    let who = match (&leaver.job, &leaver.name) {
+        (Some(job), Some(name)) => format!("{} {}", clean(job), clean(name)),
+        (Some(job), None) => clean(job),
+        (None, _) => "a job of another project".to_owned(),
+    };
+    let gpus = if leaver.gpus == 1 { "GPU" } else { "GPUs" };
+    let loses = leaver.loses.as_deref().map(|loses| format!(", {}", clean(loses)));
+    format!(
+        "{who}: {} {gpus}{}; has {} for its end",
+        leaver.gpus,
+        loses.unwrap_or_default(),
+        short(leaver.grace_s)
+    )
 }
 
 fn node_list(group: &Group) -> String {
@@ -343,5 +390,40 @@ mod tests {
         }
         assert!(text.contains("  starts    in 40m ±10m ("), "{text}");
         assert!(text.contains("when j-7ew81 ends"), "{text}");
+    }
+
+    #[test]
+    fn now_is_only_what_starts_at_once() {
+        let words = |start: Value| in_words(&view::read(&start).unwrap());
+        let at = "2026-11-22T17:40:00Z";
+        assert_eq!(words(json!({"at": at, "in_s": 0, "plus_minus_s": 0})), "now");
+        assert_eq!(words(json!({"at": at, "in_s": 1, "plus_minus_s": 0})), "in 1s ±0s");
+        assert_eq!(words(json!({"at": at, "in_s": 0, "plus_minus_s": null})), "nobody can tell");
+        let answer = json!({
+            "name": "a", "project": "p", "verdict": "waits", "reason": "waits",
+            "start": {"at": at, "in_s": 60, "plus_minus_s": null, "after": "j-1", "overdue": true},
+        });
+        let text = text(&view::read(&answer).unwrap());
+        let line = "  starts    nobody can tell, when j-1 ends: a job before it has taken longer than was supposed";
+        assert!(text.lines().any(|have| have == line), "{text}");
+    }
+
+    #[test]
+    fn a_plan_names_the_jobs_that_make_room() {
+        let answer = json!({
+            "name": "urgent", "project": "p1", "verdict": "now", "on": [],
+            "makes_room": [
+                {"job": "j-7f4c1", "name": "train", "gpus": 8, "loses": "loses 3 min of work", "grace_s": 30},
+                {"job": null, "name": null, "gpus": 1, "loses": null, "grace_s": 90},
+            ],
+        });
+        let text = text(&view::read(&answer).unwrap());
+        for line in [
+            "urgent (project p1): would start after making room: 2 running jobs are sent back to the queue for it",
+            "  sent back j-7f4c1 train: 8 GPUs, loses 3 min of work; has 30s for its end",
+            "  sent back a job of another project: 1 GPU; has 1m30s for its end",
+        ] {
+            assert!(text.lines().any(|have| have == line), "{line}\n{text}");
+        }
     }
 }

@@ -150,8 +150,14 @@ impl Core {
             let grace = gang.since.boot_ms.saturating_add(job.request.grace_ms);
             return grace.max(now.boot_ms.saturating_add(1000));
         }
-        let ran =
-            now.ms_since(job.started.filter(|_| job.state == JobState::Running).unwrap_or(now));
+        // What is kept up for a person has a deadline.
+        if job.state == JobState::Held {
+            let held_ms = job.running.map_or(0, |held| held.ms(now));
+            let limit_ms = job.request.hold_on_failure_ms.unwrap_or_default();
+            let left = limit_ms.saturating_sub(held_ms).max(LEAST_MS);
+            return now.boot_ms.saturating_add(left);
+        }
+        let ran = ran_ms(job, now);
         let left = match holding.estimate {
             Some(estimate) if estimate.ms > ran => estimate.ms - ran,
             // It is later than was supposed: by how much, nobody knows.
@@ -227,6 +233,21 @@ impl Core {
             }
         }
         None
+    }
+}
+
+/// How long a job runs by now.
+fn ran_ms(job: &Job, now: Timestamp) -> u64 {
+    now.ms_since(job.started.filter(|_| job.state == JobState::Running).unwrap_or(now))
+}
+
+/// Whether a gang has outrun what was supposed of it: by how much, nobody knows, however often the
+/// end is foretold again.
+pub(super) fn is_overdue(holding: &Holding, now: Timestamp) -> bool {
+    let (gang, job) = (&holding.gang, &holding.job);
+    match gang.state {
+        GangState::Stopping => now.ms_since(gang.since) >= job.request.grace_ms,
+        _ => holding.estimate.is_some_and(|estimate| estimate.ms <= ran_ms(job, now)),
     }
 }
 

@@ -31,7 +31,7 @@ pub struct Holding {
 }
 
 /// What one member holds of its node.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldShare {
     pub slot: SlotIndex,
     pub is_rank: bool,

@@ -13,7 +13,6 @@ use gangline_common::time::Timestamp;
 
 use super::Core;
 use super::job::Job;
-use super::placement::out_of_reach;
 use super::policy::Policy;
 use super::preemption::gpus_of;
 use super::queue::{Line, LineId, Waiting};
@@ -245,7 +244,7 @@ impl Core {
         for job in waiting {
             front.push(job.clone());
             let is_bound = !job.request.pools.is_empty();
-            if is_bound || out_of_reach(&job.request, &self.capacity).is_some() {
+            if is_bound || self.out_of_reach(job).is_some() {
                 continue;
             }
             match free.checked_sub(u64::from(gpus_of(job))) {

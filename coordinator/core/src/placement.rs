@@ -279,11 +279,12 @@ pub fn shares(
     Ok(shares)
 }
 
-/// Why the fleet could not hold `request` even if all of its nodes were open and free; `None` when it
-/// could. Such a job waits for nodes that have not joined, not for others to end.
-pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String> {
+/// Nodes of each pool that would hold a member of `request` if they were open and free.
+pub(super) fn would_do<'a>(
+    request: &JobRequest,
+    capacity: &'a Capacity,
+) -> BTreeMap<&'a str, usize> {
     let mut fitting: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut most = 0;
     for (kind, group) in capacity.groups() {
         if mismatch(request, kind).is_some() {
             continue;
@@ -293,10 +294,15 @@ pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String>
             true => 0,
             false => group.all.iter().filter(excluded).count(),
         };
-        let count = fitting.entry(&kind.pool).or_default();
-        *count += group.all.len() - left_out;
-        most = most.max(*count);
+        *fitting.entry(&kind.pool).or_default() += group.all.len() - left_out;
     }
+    fitting
+}
+
+/// Why the fleet could not hold `request` even if all of its nodes were open and free; `None` when it
+/// could. Such a job waits for nodes that have not joined, not for others to end.
+pub fn out_of_reach(request: &JobRequest, capacity: &Capacity) -> Option<String> {
+    let most = would_do(request, capacity).into_values().max().unwrap_or_default();
     if most >= request.nnodes as usize {
         return None;
     }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gangline_common::ids::{GangId, JobId, MemberId, NodeId};
+use gangline_common::ids::{JobId, MemberId, NodeId};
 use gangline_common::time::Timestamp;
 
 use super::Core;
@@ -17,6 +17,7 @@ use super::capacity::{Slot, SlotIndex};
 use super::checkpoints::{TrainingCheckpoint, loss_text};
 use super::constraints::may_share;
 use super::effect::Effects;
+use super::explain::Leaver;
 use super::forecast::{Reservation, gpus_kept};
 use super::gang::{Gang, GangState};
 use super::holdings::Holding;
@@ -26,7 +27,7 @@ use super::placement::never;
 use super::schedule::{Pass, RESERVATION_LIMIT};
 
 /// Waiting jobs that are looked at for a claim in one pass, from the front of the queue.
-const CLAIMANT_LIMIT: usize = 8;
+pub(super) const CLAIMANT_LIMIT: usize = 8;
 /// Up to this many gangs every set of them is compared; of more, a set that is good but may not be best.
 const EXACT_LIMIT: usize = 10;
 
@@ -49,8 +50,14 @@ struct Victim<'a> {
     lent: Option<u32>,
 }
 
+/// A claim, and the gangs that go for it.
+pub(super) struct Claimed {
+    pub claimant: JobId,
+    pub leavers: Vec<Leaver>,
+}
+
 impl Core {
-    /// For the first waiting jobs with a claim: the gangs that make room for them go.
+    /// For the first waiting job with a claim: the gangs that make room for it go.
     pub(super) fn preempt(
         &mut self,
         pass: &mut Pass,
@@ -58,12 +65,31 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) {
-        if !self.may_preempt(pass) {
-            return;
+        if !pass.has_served_all() && self.may_preempt(pass) {
+            self.refresh_estimates();
         }
-        let mut claimed: BTreeSet<GangId> = BTreeSet::new();
-        let mut ends: Vec<(JobId, String)> = Vec::new();
-        let mut claimant_of = None;
+        let Some(claimed) = self.first_claim(pass, ranking, now) else { return };
+        if let Some(waiting) = self.queue.waiting_mut(&claimed.claimant) {
+            waiting.is_claimant = true;
+        }
+        for leaver in claimed.leavers {
+            let outcome = Outcome::Preempted { cause: leaver.cause, keeps_nodes: false };
+            self.end_attempt(&leaver.job.id, outcome, "gangline", now, out);
+        }
+    }
+
+    /// The first of the jobs that do not fit which has a claim, and the gangs that make room for it. One
+    /// claim at a time: two could each count on the same free nodes. Changes nothing, so that a plan asks
+    /// it as well.
+    pub(super) fn first_claim(
+        &self,
+        pass: &mut Pass,
+        ranking: &Ranking,
+        now: Timestamp,
+    ) -> Option<Claimed> {
+        if !self.may_preempt(pass) {
+            return None;
+        }
         let claimants: Vec<_> = pass.blocked.iter().take(CLAIMANT_LIMIT).cloned().collect();
         for claimant in &claimants {
             if !self.may_claim(claimant, ranking) {
@@ -75,7 +101,7 @@ impl Core {
                 break;
             }
             if ahead > 0 {
-                self.serve_those_due(pass, now);
+                self.keep_for_those_due(pass, now);
             }
             let is_kept = |slot: SlotIndex| pass.is_kept_for_first(ahead, slot);
             // Gangs that are already on their way out leave enough, in this pool or in another one.
@@ -83,26 +109,19 @@ impl Core {
                 continue;
             }
             for pool in self.capacity.pools().filter(|pool| claimant.request.may_use(pool)) {
-                let found = self.victims(claimant, pool, (&claimed, &is_kept), ranking, now);
+                let found = self.victims(claimant, pool, &is_kept, ranking, now);
                 let Some(victims) = found else { continue };
-                claimant_of = Some(claimant.id.clone());
-                claimed.extend(victims.iter().map(|victim| victim.gang.id.clone()));
-                let ended = victims.iter().map(|v| (v.job.id.clone(), cause(v, claimant, pool)));
-                ends.extend(ended);
-                break;
+                let leaver = |victim: &Victim<'_>| Leaver {
+                    job: victim.job.clone(),
+                    gpus: victim.gpus,
+                    loses: loss_text(victim.unsaved),
+                    cause: cause(victim, claimant, pool),
+                };
+                let leavers = victims.iter().map(leaver).collect();
+                return Some(Claimed { claimant: claimant.id.clone(), leavers });
             }
-            // Two claims of one pass could each count on the same free nodes.
-            if !ends.is_empty() {
-                break;
-            }
         }
-        if let Some(waiting) = claimant_of.and_then(|id| self.queue.waiting_mut(&id)) {
-            waiting.is_claimant = true;
-        }
-        for (job, cause) in ends {
-            let outcome = Outcome::Preempted { cause, keeps_nodes: false };
-            self.end_attempt(&job, outcome, "gangline", now, out);
-        }
+        None
     }
 
     /// Whether anybody could have a claim: mostly nobody has.
@@ -124,15 +143,15 @@ impl Core {
                 && !self.was_displaced(claimant)
     }
 
-    /// The gangs of a pool that lose least and whose end lets `claimant` start there. Those that are
-    /// claimed go anyway; nodes that are kept are for jobs ahead of it.
+    /// The gangs of a pool that lose least and whose end lets `claimant` start there. Nodes that are
+    /// kept are for jobs ahead of it.
     ///
     /// Only gangs that would wait behind the claimant: another one would take its place again.
     fn victims(
         &self,
         claimant: &Arc<Job>,
         pool: &str,
-        (claimed, is_kept): (&BTreeSet<GangId>, &dyn Fn(SlotIndex) -> bool),
+        is_kept: &dyn Fn(SlotIndex) -> bool,
         ranking: &Ranking,
         now: Timestamp,
     ) -> Option<Vec<Victim<'_>>> {
@@ -151,7 +170,7 @@ impl Core {
         let mut victims = Vec::new();
         for holding in self.holdings.all() {
             let (gang, job) = (&holding.gang, &holding.job);
-            if holding.pool != pool || holding.gpus == 0 || claimed.contains(&gang.id) {
+            if holding.pool != pool || holding.gpus == 0 {
                 continue;
             }
             let borrowed = *over.entry(&job.project).or_insert_with(|| {

@@ -2,7 +2,7 @@
 //!
 //! What a pass decides is what `explain` shows: the reasons are made here, of the same checks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gangline_common::ids::{Epoch, JobId, MemberId, NodeId};
@@ -12,13 +12,16 @@ use super::Core;
 use super::capacity::{Slot, SlotIndex};
 use super::constraints::is_exclusive;
 use super::effect::{Effects, Seen, Write};
+use super::explain::Leaver;
 use super::forecast::{Ends, Reservation};
 use super::gang::{Gang, GangState, Member, Phase};
-use super::job::{Addresses, Attempt, Job, JobState};
+use super::job::{Addresses, Attempt, Job, JobRequest, JobState};
 use super::misfits::Need;
-use super::order::{Ranking, Turns};
-use super::placement::{Leases, Room, Share, fit, out_of_reach, shares, waits_for};
+use super::order::{Ranking, Standing, Turns};
+use super::placement::{Leases, Room, Share, fit, out_of_reach, shares, waits_for, would_do};
 use super::policy::Policy;
+use super::preemption::{CLAIMANT_LIMIT, gpus_of};
+use super::projects::Quota;
 use super::queue::{LineId, ShapeId};
 
 /// Waiting gangs for which nodes are kept at a time.
@@ -37,10 +40,12 @@ pub(super) struct Pass {
     served: usize,
     kept: Vec<JobId>,
     kept_slots: BTreeMap<SlotIndex, Vec<Kept>>,
+    /// When they are supposed to have their nodes, for the time after the pass.
+    promised: Vec<(JobId, u64)>,
     ends: Option<Ends>,
     /// By what did not fit; its project matters where that has a maximum.
     failed: BTreeMap<Need, Failed>,
-    unreachable: BTreeMap<ShapeId, Option<Arc<str>>>,
+    unreachable: BTreeMap<Need, Option<Arc<str>>>,
     /// For strict order: who holds back a pool, or all of them.
     held_back: BTreeMap<Option<String>, JobId>,
     /// Guests wait for a part of their cluster only, in order.
@@ -96,10 +101,18 @@ impl Pass {
         count > 0 && kept.into_iter().any(|kept| kept.place < count)
     }
 
-    /// Whether a gang that takes `gpus` of a node until `end_ms` would be in the way of one for which
-    /// the node is kept.
-    fn is_kept(&self, slot: &Slot, gpus: usize, end_ms: u64) -> bool {
+    /// Whether all that are due have been served.
+    pub fn has_served_all(&self) -> bool {
+        self.served >= self.due.len()
+    }
+
+    /// Whether a gang that is on a node until `end_ms` would be in the way of one for which the node is
+    /// kept.
+    fn is_kept(&self, slot: &Slot, request: &JobRequest, end_ms: u64) -> bool {
         let Some(kept) = self.kept_slots.get(&slot.index) else { return false };
+        // One that has the node to itself leaves nothing of it.
+        let whole = is_exclusive(request, &slot.kind);
+        let gpus = if whole { slot.free_gpus.len() } else { request.gpus_per_node as usize };
         let needed: usize =
             kept.iter().filter(|kept| end_ms > kept.at_ms).map(|kept| kept.gpus.max(1)).sum();
         needed > 0 && slot.free_gpus.len() < needed + gpus.max(1)
@@ -137,6 +150,11 @@ impl Core {
             }
         }
         self.preempt(&mut pass, &ranking, now, out);
+        for (job, at_ms) in std::mem::take(&mut pass.promised) {
+            if let Some(waiting) = self.queue.waiting_mut(&job) {
+                waiting.promised_ms = Some(at_ms);
+            }
+        }
         self.say_why(pass, now, out);
     }
 
@@ -167,8 +185,8 @@ impl Core {
         // Nor does such a one: a pool with a wrong letter must not stop the fleet.
         let missing = pass
             .unreachable
-            .entry(shape)
-            .or_insert_with(|| out_of_reach(&job.request, &self.capacity).map(Arc::from));
+            .entry(need.clone())
+            .or_insert_with(|| self.out_of_reach(job).map(Arc::from));
         if let Some(reason) = missing {
             pass.line_reasons.entry(line).or_insert_with(|| reason.clone());
             return false;
@@ -262,14 +280,7 @@ impl Core {
             // It would fit if nothing were kept for those ahead of it.
             Ok(()) => {
                 self.serve_those_due(pass, now);
-                let request = &job.request;
-                let is_kept = |slot: &Slot| {
-                    // One that has the node to itself leaves nothing of it.
-                    let whole = is_exclusive(request, &slot.kind);
-                    let gpus =
-                        if whole { slot.free_gpus.len() } else { request.gpus_per_node as usize };
-                    pass.is_kept(slot, gpus, end_ms)
-                };
+                let is_kept = |slot: &Slot| pass.is_kept(slot, &job.request, end_ms);
                 match self.start_if_it_fits(job, &is_kept, true, now, out) {
                     Ok(()) => return Ok(()),
                     Err(Unplaced::Misfit(why) | Unplaced::Lease(why)) => {
@@ -342,7 +353,7 @@ impl Core {
 
     /// The job waits for others to end: what that means for those behind it. Whether the next one of
     /// its line has to be looked at.
-    fn block(&mut self, job: &Arc<Job>, pass: &mut Pass) -> bool {
+    fn block(&self, job: &Arc<Job>, pass: &mut Pass) -> bool {
         match self.policy {
             Policy::Fifo => {
                 let pools = job.request.pools.iter().cloned().map(Some);
@@ -365,8 +376,17 @@ impl Core {
         false
     }
 
-    /// Keeps nodes for the gangs that are due.
-    pub(super) fn serve_those_due(&mut self, pass: &mut Pass, now: Timestamp) {
+    /// Keeps nodes for the gangs that are due, by what is known now about when others end.
+    fn serve_those_due(&mut self, pass: &mut Pass, now: Timestamp) {
+        if !pass.has_served_all() {
+            self.refresh_estimates();
+        }
+        self.keep_for_those_due(pass, now);
+    }
+
+    /// Keeps nodes for the gangs that are due, in this pass. What they are promised is remembered by
+    /// whoever makes the pass.
+    pub(super) fn keep_for_those_due(&self, pass: &mut Pass, now: Timestamp) {
         while let Some(job) = pass.due.get(pass.served).cloned() {
             let place = pass.served;
             pass.served += 1;
@@ -375,15 +395,13 @@ impl Core {
                 pass.keep(&job.id, place, reservation);
                 continue;
             }
-            let ends = pass.ends.get_or_insert_with(|| {
-                self.refresh_estimates();
-                self.expected_ends(now)
-            });
+            let ends = pass.ends.get_or_insert_with(|| self.expected_ends(now));
             let Some(mut reservation) = self.reserve(&job, ends, &is_kept, now) else { continue };
-            let Some(waiting) = self.queue.waiting_mut(&job.id) else { continue };
-            let promised = waiting.promised_ms.get_or_insert(reservation.at_ms);
-            *promised = reservation.at_ms.min(*promised);
-            reservation.at_ms = *promised;
+            let Some(waiting) = self.queue.waiting(&job.id) else { continue };
+            if let Some(promised) = waiting.promised_ms {
+                reservation.at_ms = reservation.at_ms.min(promised);
+            }
+            pass.promised.push((job.id.clone(), reservation.at_ms));
             pass.keep(&job.id, place, reservation);
         }
     }
@@ -395,6 +413,95 @@ impl Core {
         for (id, estimate) in estimates {
             self.queue.set_estimate(id, estimate);
         }
+    }
+
+    /// The gangs that the next pass would send back for a job that does not fit, with these jobs ahead of
+    /// it: that pass in a rehearsal, of the same checks. `None` when it would send back none for it.
+    pub(super) fn would_make_room(
+        &self,
+        job: &Arc<Job>,
+        ahead: &[Standing],
+        now: Timestamp,
+    ) -> Option<Vec<Leaver>> {
+        // In the other orders nobody is sent back.
+        if self.policy != Policy::Default {
+            return None;
+        }
+        let mut pass = Pass::default();
+        // Whose next member is not looked at.
+        let mut settled: BTreeSet<LineId> = BTreeSet::new();
+        for candidate in ahead.iter().map(|standing| &standing.job).chain([job]) {
+            if pass.blocked.len() >= CLAIMANT_LIMIT {
+                return None;
+            }
+            let Some(line) = self.queue.line_of(&candidate.id) else { continue };
+            let not_yet = || {
+                self.eligible(candidate, now).is_err()
+                    || self.runs_unknown(&candidate.gang).is_some()
+            };
+            if settled.contains(&line) || not_yet() {
+                continue;
+            }
+            if self.out_of_reach(candidate).is_some() {
+                settled.insert(line);
+            } else if !self.fits_beside(candidate, &mut pass, now)
+                && !self.block(candidate, &mut pass)
+            {
+                settled.insert(line);
+            }
+        }
+        let claimed = self.first_claim(&mut pass, &self.ranking(now), now)?;
+        (claimed.claimant == job.id).then_some(claimed.leavers)
+    }
+
+    /// Whether a job has its nodes now beside what the pass keeps for those that are due.
+    fn fits_beside(&self, job: &Job, pass: &mut Pass, now: Timestamp) -> bool {
+        let request = &job.request;
+        let in_pool = |pool: &str| self.room_in_pool(&job.project, pool);
+        let room = Room { gpus_in_pool: &in_pool, is_kept: &|_| false };
+        if fit(request, &self.capacity, &room).is_err() {
+            return false;
+        }
+        self.keep_for_those_due(pass, now);
+        let ms = self.estimate(job).map_or(u64::MAX, |estimate| estimate.ms);
+        let end_ms = now.boot_ms.saturating_add(ms);
+        let is_kept = |slot: &Slot| pass.is_kept(slot, request, end_ms);
+        let room = Room { gpus_in_pool: &in_pool, is_kept: &is_kept };
+        fit(request, &self.capacity, &room).is_ok()
+    }
+
+    /// Why a job could not start even if everything were free: the fleet does not have such nodes, or
+    /// its project may not use so much of any pool that has. It waits for no other job to end.
+    pub(super) fn out_of_reach(&self, job: &Job) -> Option<String> {
+        out_of_reach(&job.request, &self.capacity).or_else(|| self.beyond_quota(job))
+    }
+
+    /// Why a job is too large for what its project may use, alone, of the pools that would do.
+    fn beyond_quota(&self, job: &Job) -> Option<String> {
+        let request = &job.request;
+        let gpus = gpus_of(job);
+        let is_beyond = |quota: &Quota| quota.maximum.is_some_and(|maximum| maximum < gpus);
+        self.projects.get(&job.project).filter(|p| p.quotas.values().any(is_beyond))?;
+        let pools = would_do(request, &self.capacity).into_iter();
+        let pools = pools.filter(|(_, nodes)| *nodes >= request.nnodes as usize);
+        let mut limits = Vec::new();
+        for (pool, _) in pools {
+            match self.quota(&job.project, pool).and_then(|quota| quota.maximum) {
+                Some(maximum) if maximum < gpus => {
+                    limits.push(format!("{maximum} in pool {pool}"));
+                }
+                Some(_) | None => return None,
+            }
+        }
+        if limits.is_empty() {
+            return None;
+        }
+        let least = if request.nnodes_max > request.nnodes { "at least " } else { "" };
+        Some(format!(
+            "asks for {least}{gpus} GPUs, and its project may use {}: a larger quota or fewer GPUs \
+             would help",
+            limits.join(", ")
+        ))
     }
 
     /// Whether its project may have the job's GPUs in some pool that would do.

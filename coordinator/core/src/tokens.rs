@@ -36,9 +36,8 @@ impl Core {
             if known.role == Role::Admin && !lasts && !self.has_other_admin(&record.name) {
                 return Self::reject(request, Rejected::LastAdmin, out);
             }
-            let is = |token: &ApiTokenRecord| {
-                (token.user.clone(), token.project.clone(), token.role)
-            };
+            let is =
+                |token: &ApiTokenRecord| (token.user.clone(), token.project.clone(), token.role);
             if is(known) != is(&record) {
                 return Self::reject(request, Rejected::TokenNameTaken, out);
             }

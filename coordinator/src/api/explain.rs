@@ -21,7 +21,9 @@ use crate::core::controls::{Changes, Hold};
 use crate::core::credential::Principal;
 use crate::core::effect::Answer;
 use crate::core::event::Event;
-use crate::core::explain::{ExpectedStart, Explanation, Question, QueueLine, QueuePlace, Verdict};
+use crate::core::explain::{
+    ExpectedStart, Explanation, Leaver, Question, QueueLine, QueuePlace, Verdict,
+};
 use crate::core::job::{Job, JobState};
 use crate::core::recovery::Recovery;
 
@@ -47,6 +49,24 @@ pub(super) struct ExplanationView {
     nodes: Vec<NodeGroupView>,
     /// Single changes with which it would start now.
     helps: Vec<String>,
+    /// Only with `now`: it starts as soon as these running jobs have gone, which are sent back to the
+    /// queue for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    makes_room: Option<Vec<LeaverView>>,
+}
+
+/// A running job that is sent back to the queue for another one.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LeaverView {
+    /// Null for a job that the caller may not see.
+    job: Option<String>,
+    name: Option<String>,
+    /// What it leaves.
+    gpus: u32,
+    /// The work that would have to be done again, in words.
+    loses: Option<String>,
+    /// The longest time that it has for its end.
+    grace_s: u64,
 }
 
 /// When a job is supposed to start.
@@ -54,11 +74,15 @@ pub(super) struct ExplanationView {
 pub(super) struct StartView {
     /// RFC 3339.
     at: String,
+    /// Rounded up; 0 only when the next pass over the queue starts it.
     in_s: u64,
     /// Null when it hangs on a job of which nobody knows how long it takes.
     plus_minus_s: Option<u64>,
     /// The job whose end it waits for, if the caller may see it.
     after: Option<String>,
+    /// True when nobody knows because a job has taken longer than was supposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overdue: Option<bool>,
 }
 
 /// A place in the queue, and what it is made of.
@@ -253,12 +277,23 @@ fn view(
     let job = &explanation.job;
     let (verdict, reason, on, start) = match &explanation.verdict {
         Verdict::Now { nodes } => ("now", None, nodes.clone(), None),
+        Verdict::MakesRoom { .. } => ("now", None, Vec::new(), None),
         Verdict::Waits { reason, start } => {
             ("waits", Some(reason.clone()), Vec::new(), start.as_ref())
         }
         Verdict::Never { reason } => ("never", Some(reason.clone()), Vec::new(), None),
         Verdict::Placed { nodes } => ("placed", None, nodes.clone(), None),
         Verdict::Ended => ("ended", Some(job.reason.clone()), Vec::new(), None),
+    };
+    let makes_room = match &explanation.verdict {
+        Verdict::MakesRoom { leavers } => {
+            Some(leavers.iter().map(|leaver| leaver_view(principal, leaver)).collect())
+        }
+        Verdict::Now { .. }
+        | Verdict::Waits { .. }
+        | Verdict::Never { .. }
+        | Verdict::Placed { .. }
+        | Verdict::Ended => None,
     };
     let quotas = explanation.quotas.iter().map(|quota| QuotaCheckView {
         pool: quota.pool.clone(),
@@ -287,6 +322,19 @@ fn view(
         quotas: quotas.collect(),
         nodes: nodes.collect(),
         helps: explanation.helps.clone(),
+        makes_room,
+    }
+}
+
+fn leaver_view(principal: &Principal, leaver: &Leaver) -> LeaverView {
+    let Leaver { job, gpus, loses, .. } = leaver;
+    let seen = sees(principal, job);
+    LeaverView {
+        job: seen.then(|| job.id.to_string()),
+        name: seen.then(|| job.request.name.clone()),
+        gpus: *gpus,
+        loses: seen.then(|| loses.clone()),
+        grace_s: job.request.grace_ms.div_ceil(1000),
     }
 }
 
@@ -296,9 +344,10 @@ fn start_view(shared: &Shared, principal: &Principal, start: &ExpectedStart) -> 
     };
     StartView {
         at: wall_text(Timestamp::now().wall_ms.saturating_add(start.in_ms)),
-        in_s: start.in_ms / 1000,
-        plus_minus_s: start.plus_minus_ms.map(|ms| ms / 1000),
+        in_s: start.in_ms.div_ceil(1000),
+        plus_minus_s: start.plus_minus_ms.map(|ms| ms.div_ceil(1000)),
         after: start.after.as_ref().filter(visible).map(ToString::to_string),
+        overdue: start.overdue.then_some(true),
     }
 }
 
