@@ -41,6 +41,8 @@ const MAX_ASKED_WAIT: Duration = Duration::from_secs(5);
 
 /// The problem code with which a coordinator says that a job can never run on its cluster.
 const CAN_NEVER_RUN: &str = "E0330";
+/// The one with which it says that a job is not there, or not the caller's to see.
+const NO_SUCH_JOB: &str = "E0306";
 /// Problem codes with which a coordinator that works well turns a request away for a moment, or
 /// tells that a node of a job does not answer.
 const BUSY: [&str; 5] = ["E0313", "E0315", "E0362", "E0364", "E0366"];
@@ -433,6 +435,7 @@ impl Client {
         let code = text("code").unwrap_or(code::REFUSED);
         let exit = match status.as_u16() {
             _ if code == CAN_NEVER_RUN => exit::IMPOSSIBLE,
+            _ if code == NO_SUCH_JOB => exit::JOB_NOT_FOUND,
             _ if code.starts_with("E01") || !items.is_empty() => exit::INVALID,
             401 | 403 => exit::DENIED,
             409 | 412 => exit::CONFLICT,

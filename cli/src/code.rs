@@ -12,7 +12,7 @@ mod walk;
 
 use std::path::{Path, PathBuf};
 
-use gangline_spec::{CodeSource, JobSpec};
+use gangline_spec::{CodeSource, CodeSpec, JobSpec};
 
 use crate::commands::bytes;
 use crate::errors::{CliError, code, exit};
@@ -95,6 +95,22 @@ impl Local {
     }
 }
 
+/// The spec without the code that is on this machine alone, and without a reward function in it: as
+/// the coordinator can be asked about places for the job, for which code does not matter.
+#[must_use]
+pub fn without_local(spec: &JobSpec) -> JobSpec {
+    let mut asked = spec.clone();
+    let is_local = |code: &CodeSpec| match code.source {
+        CodeSource::Snapshot(_) | CodeSource::Zip(_) => true,
+        CodeSource::Tree(_) | CodeSource::Path(_) => false,
+    };
+    if asked.code.as_ref().is_some_and(is_local) {
+        asked.code = None;
+        asked.reward = asked.reward.filter(|reward| reward.in_code().is_none());
+    }
+    asked
+}
+
 fn refused(what: impl Into<String>) -> CliError {
     CliError::new(exit::INVALID, code::CODE, what)
 }
@@ -102,4 +118,31 @@ fn refused(what: impl Into<String>) -> CliError {
 fn cannot_read(path: &Path, error: &std::io::Error) -> CliError {
     CliError::io(format!("cannot read {}", path.display()), error)
         .hint("code.snapshot and code.zip are relative to the spec file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_this_machine_alone_is_not_asked_about() {
+        let tree = format!("{{snapshot: 'blake3:{}'}}", "0f".repeat(32));
+        for (code, reward, keeps_code, keeps_reward) in [
+            ("{snapshot: .}", "reward.py", false, false),
+            ("{zip: code.zip}", "./reward.py", false, false),
+            ("{snapshot: .}", "/shared/reward.py", false, true),
+            (tree.as_str(), "reward.py", true, true),
+            ("{path: /shared/code}", "reward.py", true, true),
+        ] {
+            let reward = format!("{{path: {reward}, symbol: f}}");
+            let text = format!("name: x\nrun: x\ncode: {code}\nreward: {reward}\n");
+            let spec = gangline_spec::parse(&text).unwrap();
+            let asked = without_local(&spec);
+            let kept = (asked.code.is_some(), asked.reward.is_some());
+            assert_eq!(kept, (keeps_code, keeps_reward), "{text}");
+            // What is asked is a spec of its own.
+            assert!(gangline_spec::parse_resolved(&asked.canonical_json()).is_ok(), "{text}");
+            assert_eq!(asked.resources, spec.resources);
+        }
+    }
 }

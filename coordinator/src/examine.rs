@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use gangline_common::ids::{GangId, MemberId, MemberKey, NodeId};
 use gangline_common::wire::scene::is_scene;
 use gangline_diagnosis::{
-    Action, Case, Category, Diagnosis, Evidence, Fact, FactKind, MAX_SOURCES, Rules, Source, StopReason,
-    share,
+    Action, Case, Category, Diagnosis, Evidence, Fact, FactKind, MAX_SOURCES, Rules, Source,
+    StopReason, share,
 };
 use gangline_spec::{LogAction, LogPattern, LogPolicy, log_pattern};
 use tokio::sync::{Semaphore, mpsc};

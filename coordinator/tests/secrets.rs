@@ -223,7 +223,8 @@ async fn a46_why_quotes_no_value() {
 #[tokio::test]
 async fn a_log_policy_says_what_the_failure_is_shown_as() {
     let fixture = Fixture::start().await;
-    let policy = "log_policies: [{pattern: ours went wrong, action: fail_no_retry, diagnose: storage}]\n";
+    let policy =
+        "log_policies: [{pattern: ours went wrong, action: fail_no_retry, diagnose: storage}]\n";
     let spec = format!("{COMMAND_SPEC}{policy}");
     let [found, _] = why(&fixture, &spec, "KeyError: 'x'\nours went wrong\n").await;
     let diagnosis = &found["diagnosis"];

@@ -95,10 +95,10 @@ pub struct Events {
     #[arg(long)]
     pub kind: Option<String>,
     /// Only about this job
-    #[arg(long, value_name = "ID", conflicts_with = "node")]
+    #[arg(long, value_name = "JOB", conflicts_with = "node")]
     pub job: Option<String>,
-    /// Only about this node
-    #[arg(long, value_name = "NAME")]
+    /// Only about this node, by id or name
+    #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
 }
 

@@ -37,9 +37,7 @@ pub async fn send(
     let (name, commit) = match local {
         Local::Directory(snapshot) => {
             let sent = upload.directory(&snapshot).await?;
-            let rest = if sent == 0 { "nothing to send" } else { "the rest was there" };
-            let size = snapshot.size_text();
-            screen.hint(&format!("  code  {size}; sent {} ({rest})", bytes(sent)));
+            screen.hint(&format!("  code  {}; {}", snapshot.size_text(), sent.text()));
             (snapshot.tree.name().to_string(), snapshot.commit)
         }
         Local::Archive { path, bytes: size } => {
@@ -52,32 +50,58 @@ pub async fn send(
     Ok(())
 }
 
+/// What of a directory was sent.
+struct Sent {
+    bytes: u64,
+    /// The chunks that were not sent: the coordinator had them.
+    rest: HashSet<Hash>,
+}
+
+impl Sent {
+    /// Nothing of it yet.
+    fn nothing_of(snapshot: &Snapshot) -> Sent {
+        Sent { bytes: 0, rest: snapshot.tree.chunks().map(|chunk| chunk.hash).collect() }
+    }
+
+    /// For people.
+    fn text(&self) -> String {
+        let rest = match (self.bytes, self.rest.is_empty()) {
+            (0, _) => " (nothing to send)",
+            (_, true) => "",
+            (_, false) => " (the rest was there)",
+        };
+        format!("sent {}{rest}", bytes(self.bytes))
+    }
+}
+
 struct Upload<'a> {
     client: &'a Client,
     query: Vec<(&'a str, String)>,
 }
 
 impl Upload<'_> {
-    /// Bytes that were sent of a directory.
-    async fn directory(&self, snapshot: &Snapshot) -> Result<u64, CliError> {
+    /// Sends a directory, or what of it the coordinator does not have.
+    async fn directory(&self, snapshot: &Snapshot) -> Result<Sent, CliError> {
         let name = snapshot.tree.name().to_string();
         let path = ["code", "trees", &name];
+        let mut sent = Sent::nothing_of(snapshot);
         match self.client.get(&path, &self.query).await {
-            Ok(_) => return Ok(0),
+            Ok(_) => return Ok(sent),
             Err(error) if error.status() == Some(404) => {}
             Err(error) => return Err(error),
         }
         let list = snapshot.tree.to_bytes();
-        let mut sent = 0;
         if let Some(new) = self.since_last(snapshot).await? {
-            sent += self.chunks(snapshot, new).await? + list.len() as u64;
+            self.chunks(snapshot, new, &mut sent).await?;
+            sent.bytes += list.len() as u64;
             match self.send(Method::PUT, &path, list.clone()).await {
                 Err(error) if error.status() == Some(409) => {}
                 done => return done.map(|_| sent),
             }
         }
         let answer = self.send(Method::POST, &["code", "missing"], list.clone()).await?;
-        sent += self.chunks(snapshot, missing(&answer)?).await? + 2 * list.len() as u64;
+        self.chunks(snapshot, missing(&answer)?, &mut sent).await?;
+        sent.bytes += 2 * list.len() as u64;
         self.send(Method::PUT, &path, list).await?;
         Ok(sent)
     }
@@ -97,15 +121,20 @@ impl Upload<'_> {
         Ok(Some(new.collect()))
     }
 
-    /// Sends these chunks; how many bytes that took.
-    async fn chunks(&self, snapshot: &Snapshot, wanted: HashSet<Hash>) -> Result<u64, CliError> {
-        let mut sent = 0;
+    /// Sends these chunks.
+    async fn chunks(
+        &self,
+        snapshot: &Snapshot,
+        wanted: HashSet<Hash>,
+        sent: &mut Sent,
+    ) -> Result<(), CliError> {
+        sent.rest.retain(|hash| !wanted.contains(hash));
         for body in Bodies::of(snapshot, wanted) {
             let body = body?;
-            sent += body.len() as u64;
+            sent.bytes += body.len() as u64;
             self.send(Method::PUT, &["code", "chunks"], body).await?;
         }
-        Ok(sent)
+        Ok(())
     }
 
     async fn archive(&self, path: &Path) -> Result<String, CliError> {
@@ -217,6 +246,20 @@ mod tests {
 
     use super::super::Wanted;
     use super::*;
+
+    #[test]
+    fn only_what_was_there_is_said_to_have_been_there() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("a"), "one").unwrap();
+        let wanted = Wanted { include: &[], max_bytes: 1 << 20 };
+        let snapshot = Snapshot::of(root.path(), &wanted, None, None).unwrap();
+        let mut sent = Sent::nothing_of(&snapshot);
+        assert_eq!(sent.text(), "sent 0 B (nothing to send)");
+        sent.bytes = 1024;
+        assert_eq!(sent.text(), "sent 1.0 KiB (the rest was there)");
+        sent.rest.clear();
+        assert_eq!(sent.text(), "sent 1.0 KiB");
+    }
 
     #[test]
     fn the_missing_chunks_are_sent_once_and_as_they_were() {

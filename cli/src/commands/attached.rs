@@ -33,7 +33,10 @@ impl<'a> Following<'a> {
         let Tail::Lines(_) = self.tail else {
             return Ok(Position::default());
         };
-        let Some(attempt) = self.attempt.or_else(|| last_attempt(self.job)) else {
+        // One that has not begun has no lines; whether it will begin is for the stream to say.
+        let last = last_attempt(self.job);
+        let begun = |attempt: &u32| last.is_some_and(|last| *attempt <= last);
+        let Some(attempt) = self.attempt.or(last).filter(begun) else {
             return Ok(Position::default());
         };
         let (offset, _) = self.source(Some(attempt)).range(self.tail).await?;

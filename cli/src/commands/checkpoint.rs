@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{bytes, check_selector};
+use super::{bytes, one_job};
 use crate::client::Client;
 use crate::durations::short;
 use crate::errors::{CliError, exit};
@@ -14,8 +14,8 @@ const TITLES: [&str; 6] = ["NAME", "SIZE", "FILES", "AGE", "COMPLETE", ""];
 
 /// List them, those that were changed last first.
 pub(super) async fn list(client: &Client, job: &str, screen: &Screen) -> Result<u8, CliError> {
-    check_selector("job", job)?;
-    let answer = client.get(&["jobs", job, "checkpoints"], &[]).await?;
+    let job = one_job(job)?;
+    let answer = client.get(&["jobs", &job, "checkpoints"], &[]).await?;
     let items = answer.get("checkpoints").and_then(Value::as_array).cloned().unwrap_or_default();
     let text = |item: &Value, key: &str| {
         item.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()

@@ -9,7 +9,7 @@ use super::attached::job_in;
 use super::{confirm, expand, find_job};
 use crate::args::{Extend, Hold, Jobs, Requeue, SetPriority, Stop};
 use crate::client::{Client, Post, Repeat};
-use crate::errors::{CliError, code, exit};
+use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::view::Job;
 
@@ -80,18 +80,15 @@ pub(super) async fn extend(
     args: &Extend,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let body = |job: &Job| extended(job, args.by);
+    let body = |job: &Job| Ok(extended(job, args.by));
     each(client, &args.jobs, &Wanted { verb: "extend", question: None, body: &body }, screen).await
 }
 
-/// The whole time that a job then has: once more it is the same.
-fn extended(job: &Job, by: Duration) -> Result<Value, CliError> {
-    let Some(present) = job.timeout_s else {
-        let what = format!("{} has no time limit that could be extended", job.id);
-        return Err(CliError::new(exit::CONFLICT, code::USAGE, what)
-            .hint("it may run for as long as it likes"));
-    };
-    Ok(json!({ "timeout_s": present.saturating_add(by.as_secs()) }))
+/// The whole time that a job then has: once more it is the same. Of a job without a limit the
+/// coordinator says what is the matter: perhaps it has ended.
+fn extended(job: &Job, by: Duration) -> Value {
+    let whole = job.timeout_s.unwrap_or(0).saturating_add(by.as_secs());
+    json!({ "timeout_s": whole.max(1) })
 }
 
 fn with_reason(reason: Option<&String>) -> Value {

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{as_job_result, spec_of};
+use super::spec_of;
 use crate::args::Diff;
 use crate::client::Client;
 use crate::diff::{Mark, unified};
@@ -13,8 +13,8 @@ use clap::builder::styling::{AnsiColor, Style};
 
 /// Print the differences, nothing when there is none. The exit code says whether there are any.
 pub(super) async fn run(client: &Client, args: &Diff, screen: &Screen) -> Result<u8, CliError> {
-    let (left, left_spec) = spec_of(client, &args.left).await.map_err(as_job_result)?;
-    let (right, right_spec) = spec_of(client, &args.right).await.map_err(as_job_result)?;
+    let (left, left_spec) = spec_of(client, &args.left).await?;
+    let (right, right_spec) = spec_of(client, &args.right).await?;
     let [left_text, right_text] = [&left_spec, &right_spec].map(gangline_spec::yaml);
     let lines = unified([&left, &right], &left_text, &right_text);
     if screen.is_json() {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{items, or_dash, webhook};
+use super::{check_selector, find_job, items, one_job, or_dash, webhook};
 use crate::args::Events;
 use crate::client::Client;
 use crate::durations::local;
@@ -15,11 +15,9 @@ use crate::terminal::clean;
 
 pub(super) async fn run(client: &Client, args: &Events, screen: &Screen) -> Result<u8, CliError> {
     const TITLES: &[&str] = &["AT", "KIND", "OBJECT", "PROJECT", "REASON"];
-    let job = args.job.as_ref().map(|job| format!("job {job}"));
-    let object = job.or_else(|| args.node.as_ref().map(|node| format!("node {node}")));
     let mut wanted = Vec::new();
     wanted.extend(args.kind.clone().map(|kind| ("kind", kind)));
-    wanted.extend(object.map(|object| ("object", object)));
+    wanted.extend(object(client, args).await?.map(|object| ("object", object)));
     let mut query = wanted.clone();
     query.push(("page_size", args.count.to_string()));
     let answer = client.get(&["events"], &query).await?;
@@ -31,6 +29,25 @@ pub(super) async fn run(client: &Client, args: &Events, screen: &Screen) -> Resu
     page.iter().rev().try_for_each(|event| print(event, screen))?;
     // With none so far it begins with whatever came since.
     follow(client, &wanted, page.first().and_then(sequence).unwrap_or(0), screen).await
+}
+
+/// What the events are to be about, in the words of the API.
+async fn object(client: &Client, args: &Events) -> Result<Option<String>, CliError> {
+    if let Some(selector) = &args.job {
+        let selector = one_job(selector)?;
+        // By its id, so that a stream that begins anew stays with the job. Events of a job that was
+        // deleted are still there: the coordinator knows.
+        let found = find_job(client, &selector).await;
+        let id = match found {
+            Ok((_, job)) => job.id,
+            Err(error) if error.status() == Some(404) => selector,
+            Err(error) => return Err(error),
+        };
+        return Ok(Some(format!("job {id}")));
+    }
+    let Some(node) = &args.node else { return Ok(None) };
+    check_selector("node", node)?;
+    Ok(Some(format!("node {node}")))
 }
 
 fn sequence(event: &Value) -> Option<u64> {

@@ -7,7 +7,7 @@ mod lines;
 use super::attached::{
     Following, as_unfinished, detached, end_of, follow_log, last_attempt, result_of, say_end,
 };
-use super::{as_job_result, find_job};
+use super::find_job;
 use crate::args::{Logs, Tail};
 use crate::client::Client;
 use crate::errors::{CliError, exit};
@@ -32,8 +32,7 @@ pub(super) async fn run(client: &Client, args: &Logs, screen: &Screen) -> Result
         return lines::run(client, selector, args, screen).await;
     }
     if args.follow {
-        let followed = follow(client, selector, args, screen).await;
-        return followed.map_err(as_job_result).map_err(as_unfinished);
+        return follow(client, selector, args, screen).await.map_err(as_unfinished);
     }
     let (_, job) = find_job(client, selector).await?;
     title(&job, args, screen);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::node::watts;
-use super::{as_job_result, bytes, check_selector, find_job};
+use super::{bytes, find_job};
 use crate::args::Metrics;
 use crate::client::Client;
 use crate::errors::{CliError, exit};
@@ -129,8 +129,7 @@ const HOST_LINES: [Line; 3] = [
 
 /// Show the readings of a job's GPUs.
 pub(super) async fn run(client: &Client, args: &Metrics, screen: &Screen) -> Result<u8, CliError> {
-    check_selector("job", &args.job)?;
-    let (_, job) = find_job(client, &args.job).await.map_err(as_job_result)?;
+    let (_, job) = find_job(client, &args.job).await?;
     if args.step {
         return super::steps::run(client, args, &job, screen).await;
     }

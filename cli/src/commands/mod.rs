@@ -218,11 +218,14 @@ fn settings(globals: &Globals) -> Result<Settings, CliError> {
     config::resolve(&globals.connection(), |name| std::env::var(name).ok())
 }
 
+/// What stands for the list of jobs on stdin.
+const STDIN: &str = "-";
+
 /// The selectors of a command line, with `-` replaced by the words on stdin.
 fn expand(selectors: &[String]) -> Result<Vec<String>, CliError> {
     let mut out = Vec::new();
     for selector in selectors {
-        if selector != "-" {
+        if selector != STDIN {
             out.push(selector.clone());
             continue;
         }
@@ -259,10 +262,33 @@ fn check_selector(what: &str, selector: &str) -> Result<(), CliError> {
         .hint(format!("give the id or the name of a {what}")))
 }
 
+/// The selector of the one job that a command is about; with `-` it is the only word on stdin.
+fn one_job(selector: &str) -> Result<String, CliError> {
+    let only = if selector == STDIN {
+        only_one(expand(&[selector.to_owned()])?)?
+    } else {
+        selector.to_owned()
+    };
+    check_selector("job", &only)?;
+    Ok(only)
+}
+
+/// A list that must have one entry.
+fn only_one(mut jobs: Vec<String>) -> Result<String, CliError> {
+    match (jobs.pop(), jobs.len()) {
+        (Some(job), 0) => Ok(job),
+        (_, others) => {
+            let what = format!("stdin names {} jobs, and this is about one", others + 1);
+            Err(CliError::new(exit::USAGE, code::USAGE, what)
+                .hint("give one, such as `gangline ps -o name | head -n 1`"))
+        }
+    }
+}
+
 /// The job that `selector` means, as the coordinator sent it and as a struct.
 async fn find_job(client: &Client, selector: &str) -> Result<(Value, Job), CliError> {
-    check_selector("job", selector)?;
-    let value = client.get(&["jobs", selector], &[]).await?;
+    let selector = one_job(selector)?;
+    let value = client.get(&["jobs", &selector], &[]).await?;
     let job: Job = view::read(&value)?;
     if job.id.is_empty() {
         return Err(CliError::new(exit::ERROR, code::BAD_ANSWER, "the answer names no job")
@@ -280,11 +306,6 @@ async fn spec_of(client: &Client, selector: &str) -> Result<(String, Value), Cli
         CliError::new(exit::ERROR, code::BAD_ANSWER, what).hint("its version may not fit this one")
     })?;
     Ok((job.id, spec))
-}
-
-/// "No such job" is a result of its own for the commands that report results.
-fn as_job_result(error: CliError) -> CliError {
-    if error.status() == Some(404) { error.with_exit(exit::JOB_NOT_FOUND) } else { error }
 }
 
 /// Ask before something that cannot be taken back; `yes` has answered already.
@@ -358,6 +379,15 @@ mod tests {
         for (number, expected) in cases {
             assert_eq!(bytes(number), expected);
         }
+    }
+
+    #[test]
+    fn a_list_for_a_command_about_one_job_has_one() {
+        let list = |jobs: &[&str]| jobs.iter().map(|job| (*job).to_owned()).collect::<Vec<_>>();
+        assert_eq!(only_one(list(&["j-1"])).unwrap(), "j-1");
+        let error = only_one(list(&["j-1", "j-2", "j-3"])).unwrap_err();
+        assert_eq!(error.exit(), exit::USAGE);
+        assert!(error.to_text().contains("stdin names 3 jobs"), "{}", error.to_text());
     }
 
     #[test]

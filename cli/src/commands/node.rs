@@ -44,9 +44,13 @@ const WIDE: &[&str] = &[
     "REASON",
 ];
 
-/// All nodes: the answer as it came, and as structs.
-pub(crate) async fn fetch(client: &Client) -> Result<(Value, Vec<Node>), CliError> {
-    let answer = client.get(&["nodes"], &[]).await?;
+/// The nodes of one pool, or of all: the answer as it came, and as structs.
+pub(crate) async fn fetch(
+    client: &Client,
+    pool: Option<&str>,
+) -> Result<(Value, Vec<Node>), CliError> {
+    let query: Vec<_> = pool.into_iter().map(|pool| ("pool", pool.to_owned())).collect();
+    let answer = client.get(&["nodes"], &query).await?;
     let list: NodeList = view::read(&answer)?;
     let nodes = list.nodes.iter().map(view::read).collect::<Result<_, _>>()?;
     Ok((answer, nodes))
@@ -83,9 +87,9 @@ pub(super) async fn list(
     Ok(exit::OK)
 }
 
-/// The nodes of one pool, or of all.
+/// As [`fetch`]; also of a coordinator that does not know the parameter and gives all of them.
 async fn fetch_pool(client: &Client, pool: Option<&str>) -> Result<(Value, Vec<Node>), CliError> {
-    let (mut answer, mut nodes) = fetch(client).await?;
+    let (mut answer, mut nodes) = fetch(client, pool).await?;
     if let Some(pool) = pool {
         nodes.retain(|node| node.pool.as_deref() == Some(pool));
         let of_pool = |node: &&Value| node.get("pool").and_then(Value::as_str) == Some(pool);

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{bytes, check_selector, or_dash};
+use super::{bytes, one_job, or_dash};
 use crate::args::{RayCommand, RayList};
 use crate::client::Client;
 use crate::errors::{CliError, exit};
@@ -101,10 +101,10 @@ pub(super) async fn run(
         RayCommand::Actors(of) => (ACTORS, of),
         RayCommand::Pgs(of) => (PLACEMENT_GROUPS, of),
     };
-    check_selector("job", job)?;
+    let job = one_job(job)?;
     let mut query = vec![("page_size", count.to_string())];
     query.extend(state.clone().map(|state| ("state", state)));
-    let answer = client.get(&["jobs", job, "ray", list.segment], &query).await?;
+    let answer = client.get(&["jobs", &job, "ray", list.segment], &query).await?;
     let items = answer.get(list.segment).and_then(Value::as_array).cloned().unwrap_or_default();
     match screen.format() {
         Format::Json => screen.json(&answer)?,

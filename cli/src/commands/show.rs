@@ -1,7 +1,9 @@
 //! `show`: everything about one job.
 
+use serde_json::Value;
+
 use super::card::places;
-use super::{bytes, count, find_job, or_dash};
+use super::{bytes, count, expand, find_job, or_dash};
 use crate::client::Client;
 use crate::durations::{local, short};
 use crate::errors::{CliError, exit};
@@ -10,15 +12,32 @@ use crate::table::Table;
 use crate::terminal::clean;
 use crate::view::{Attempt, Job, Member, Saved, Transition};
 
-/// Show a job.
+/// Show a job, or each of a list on stdin; the exit code is that of the first that cannot be shown.
 pub(super) async fn run(client: &Client, selector: &str, screen: &Screen) -> Result<u8, CliError> {
-    let (value, job) = find_job(client, selector).await?;
-    match screen.format() {
-        Format::Json | Format::Jsonl => screen.json(&value)?,
-        Format::Name => screen.line(&job.id)?,
-        Format::Table | Format::Wide => screen.print(&text(&job))?,
+    let selectors = expand(&[selector.to_owned()])?;
+    let several = selectors.len() > 1;
+    let mut first_failure = None;
+    for (index, selector) in selectors.iter().enumerate() {
+        match find_job(client, selector).await {
+            Ok((value, job)) => one(&value, &job, index > 0, screen)?,
+            Err(error) if several => {
+                screen.error(&error);
+                first_failure.get_or_insert(error.exit());
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(exit::OK)
+    Ok(first_failure.unwrap_or(exit::OK))
+}
+
+/// A job; `more` that was shown before it is parted from it by an empty line.
+fn one(value: &Value, job: &Job, more: bool, screen: &Screen) -> Result<(), CliError> {
+    match screen.format() {
+        Format::Json | Format::Jsonl => screen.json(value),
+        Format::Name => screen.line(&job.id),
+        Format::Table | Format::Wide if more => screen.print(&format!("\n{}", text(job))),
+        Format::Table | Format::Wide => screen.print(&text(job)),
+    }
 }
 
 fn text(job: &Job) -> String {

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::metrics::{CHART, LEAST_CHART};
 use crate::args::Metrics;
 use crate::client::Client;
-use crate::errors::{CliError, exit};
+use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
 use crate::sparkline::sparkline;
 use crate::table::Table;
@@ -14,6 +14,8 @@ use crate::view::{self, Job, JobSeries};
 
 /// Columns that everything but the chart and the name takes.
 const BESIDE: usize = 44;
+/// Names that an error gives as examples.
+const NAMED: usize = 12;
 
 /// Show the steps and metrics of a job's training.
 pub(super) async fn run(
@@ -24,6 +26,7 @@ pub(super) async fn run(
 ) -> Result<u8, CliError> {
     let answer = client.get(&["jobs", &job.id, "series"], &[]).await?;
     let series: JobSeries = view::read_series(&answer)?;
+    check_names(&series, &args.names)?;
     if args.csv {
         screen.plain(&csv(&series, &args.names))?;
         return Ok(exit::OK);
@@ -38,6 +41,25 @@ pub(super) async fn run(
         Format::Table | Format::Wide => show(job, &series, &args.names, screen)?,
     }
     Ok(exit::OK)
+}
+
+/// Refuses a name that no metric has or begins with. Before the first step nobody knows better.
+fn check_names(series: &JobSeries, names: &[String]) -> Result<(), CliError> {
+    let unknown =
+        |wanted: &&String| !series.values.keys().any(|name| name.starts_with(wanted.as_str()));
+    let Some(unknown) = names.iter().find(unknown).filter(|_| series.progress.is_some()) else {
+        return Ok(());
+    };
+    let mut there: Vec<&str> = series.values.keys().take(NAMED).map(String::as_str).collect();
+    if series.values.len() > NAMED {
+        there.push("and more");
+    }
+    let hint = match there.is_empty() {
+        true => "its log says steps, and no metrics".to_owned(),
+        false => format!("there are: {}", there.join(", ")),
+    };
+    let what = format!("no metric has the name {}, or begins so", clean(unknown));
+    Err(CliError::new(exit::USAGE, code::USAGE, what).hint(hint))
 }
 
 /// The metrics that are wanted: all, or those whose names are or begin with one of `names`.
@@ -164,6 +186,23 @@ mod tests {
         ] {
             assert_eq!(number(value), text);
         }
+    }
+
+    #[test]
+    fn names_that_no_metric_has_are_refused() {
+        let names = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        let mut series: JobSeries = serde_json::from_value(json!({
+            "progress": {"step": 2}, "values": {"actor/loss": [0.5], "actor/lr": [1.0]},
+        }))
+        .unwrap();
+        for known in [&[][..], &["actor"], &["actor/lr", "actor/lo"]] {
+            assert!(check_names(&series, &names(known)).is_ok(), "{known:?}");
+        }
+        let error = check_names(&series, &names(&["actor", "critic"])).unwrap_err();
+        assert_eq!(error.exit(), exit::USAGE);
+        assert!(error.to_text().contains("there are: actor/loss, actor/lr"), "{}", error.to_text());
+        series.progress = None;
+        assert!(check_names(&series, &names(&["critic"])).is_ok());
     }
 
     #[test]

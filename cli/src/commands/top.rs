@@ -43,7 +43,7 @@ pub(super) async fn run(client: &Client, args: &Top, screen: &Screen) -> Result<
     if screen.is_json() && !args.once {
         return watch(client, args.pool.as_deref(), screen).await;
     }
-    let (answer, nodes) = fetch(client).await?;
+    let (answer, nodes) = fetch(client, args.pool.as_deref()).await?;
     let mut state = State::new(args.pool.clone(), args.user.clone());
     let jobs = match &args.user {
         Some(_) => feed::live_jobs(client).await?,
@@ -105,7 +105,7 @@ impl Drop for Raw {
 
 async fn full_screen(client: &Client, args: &Top) -> Result<u8, CliError> {
     // A coordinator that cannot be asked is an error like any other, on a terminal as it was.
-    fetch(client).await?;
+    fetch(client, args.pool.as_deref()).await?;
     let (sender, mut news) = mpsc::channel(feed::WAITING);
     let feed = feed::run(client, args.pool.as_deref(), sender);
     tokio::pin!(feed);

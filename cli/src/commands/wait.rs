@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 
 use super::attached::{as_unfinished, detached, or_ctrl_c, result_of};
-use super::{as_job_result, expand, find_job};
+use super::{expand, find_job};
 use crate::args::Wait;
 use crate::client::Client;
 use crate::errors::{CliError, exit};
@@ -19,7 +19,7 @@ pub(super) async fn run(client: &Client, args: &Wait, screen: &Screen) -> Result
     let mut result = exit::OK;
     let mut ids = Vec::new();
     for selector in expand(&args.jobs)? {
-        match find_job(client, &selector).await.map_err(as_job_result) {
+        match find_job(client, &selector).await {
             Ok((_, job)) => ids.push(job.id),
             Err(error) if error.exit() == exit::JOB_NOT_FOUND => {
                 screen.error(&error);
@@ -51,8 +51,7 @@ async fn wait_for(
     deadline: Option<Instant>,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    let value = until_over(client, id, deadline, screen).await.map_err(as_job_result)?;
-    let Some(value) = value else {
+    let Some(value) = until_over(client, id, deadline, screen).await? else {
         screen.warn(&format!("{id} has not ended in time; it goes on"));
         return Ok(exit::JOB_NOT_FINISHED);
     };

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::attached::{detached, or_ctrl_c, result_of};
 use super::top::{Input, Keys, Raw};
-use super::{as_job_result, find_job, steps};
+use super::{find_job, steps};
 use crate::args::Show;
 use crate::client::Client;
 use crate::durations::local;
@@ -23,7 +23,7 @@ use crate::watch::state::{Action, Look, News, State};
 
 /// Watch a job: until `q` on a terminal, elsewhere until it has ended.
 pub(super) async fn run(client: &Client, args: &Show, screen: &Screen) -> Result<u8, CliError> {
-    let (_, job) = find_job(client, &args.job).await.map_err(as_job_result)?;
+    let (_, job) = find_job(client, &args.job).await?;
     let (choose, metric) = watch::channel(None);
     let (sender, news) = mpsc::channel(feed::WAITING);
     let feed = Feed::default().run(client, &job.id, metric, sender);

@@ -49,6 +49,12 @@ fn query(scope: &Scope) -> Vec<(&'static str, String)> {
     project.into_iter().chain(scope.fleet.then(|| ("fleet", "true".to_owned()))).collect()
 }
 
+/// The same as words of a command, each behind a space.
+fn flags(scope: &Scope) -> String {
+    let project = scope.project.iter().map(|project| format!(" --project {}", clean(project)));
+    project.chain(scope.fleet.then(|| " --fleet".to_owned())).collect()
+}
+
 /// A line of a file, of stdin, or of the user at the terminal.
 fn text_of(file: Option<&Path>, thing: &'static str, screen: &Screen) -> Result<String, CliError> {
     let wanted = hidden::Wanted { thing, most: MAX_TEXT, code: code::VALUE };
@@ -82,7 +88,7 @@ async fn add(
         screen.line(&clean(key))?;
         screen.hint("bodies are signed with this key; it is not shown again");
     }
-    screen.hint(&format!("try it: gangline webhook test {}", clean(name)));
+    screen.hint(&format!("try it: gangline webhook test {}{}", clean(name), flags(scope)));
     Ok(exit::OK)
 }
 
@@ -100,7 +106,8 @@ async fn test(client: &Client, name: &str, scope: &Scope, screen: &Screen) -> Re
     if screen.is_json() {
         screen.json(&answer)?;
     }
-    screen.hint("an event is on its way; `gangline webhook ls` shows whether it has arrived");
+    let list = format!("gangline webhook ls{}", flags(scope));
+    screen.hint(&format!("an event is on its way; `{list}` shows whether it has arrived"));
     Ok(exit::OK)
 }
 
@@ -176,4 +183,19 @@ pub(super) fn show(
         }
     }
     Ok(exit::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_tried_names_the_same_webhook() {
+        for (project, fleet, words) in
+            [(None, false, ""), (None, true, " --fleet"), (Some("p1"), false, " --project p1")]
+        {
+            let scope = Scope { project: project.map(str::to_owned), fleet };
+            assert_eq!(flags(&scope), words);
+        }
+    }
 }

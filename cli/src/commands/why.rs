@@ -4,7 +4,7 @@ use gangline_diagnosis::Diagnosis;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{check_selector, diagnose};
+use super::{diagnose, one_job};
 use crate::client::Client;
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
@@ -44,9 +44,9 @@ pub(super) async fn run(
     attempt: Option<u32>,
     screen: &Screen,
 ) -> Result<u8, CliError> {
-    check_selector("job", job)?;
+    let job = one_job(job)?;
     let query: Vec<_> = attempt.iter().map(|number| ("attempt", number.to_string())).collect();
-    let answer = client.get(&["jobs", job, "why"], &query).await?;
+    let answer = client.get(&["jobs", &job, "why"], &query).await?;
     match screen.format() {
         Format::Json | Format::Jsonl => screen.json(&answer)?,
         Format::Name => {

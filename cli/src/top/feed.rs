@@ -132,7 +132,7 @@ async fn take(event: &SseEvent, news: &mpsc::Sender<News>) -> Result<bool, Gone>
 }
 
 async fn fetch(client: &Client, news: &mpsc::Sender<News>) -> Result<(), End> {
-    let (_, nodes) = node::fetch(client).await?;
+    let (_, nodes) = node::fetch(client, None).await?;
     Ok(tell(news, News::All(nodes, live_jobs(client).await?)).await?)
 }
 

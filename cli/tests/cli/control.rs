@@ -33,7 +33,11 @@ fn jobs() -> Server {
                 job["user"] = "bo".into();
                 answer(200, &job)
             }
-            "GET /api/v1/jobs/over" => answer(200, &ended("FAILED", "", None)),
+            "GET /api/v1/jobs/over" => {
+                let mut job = ended("FAILED", "", None);
+                job["id"] = "j-over".into();
+                answer(200, &job)
+            }
             "POST /api/v1/jobs/j-1/hold" | "POST /api/v1/jobs/j-1/priority" => done(held()),
             "POST /api/v1/jobs/j-1/release" => done(job("j-1", "sft", "STARTING")),
             "POST /api/v1/jobs/j-7f3k2/hold" => {
@@ -42,6 +46,10 @@ fn jobs() -> Server {
             "POST /api/v1/jobs/j-7f3k2/requeue" => done(job("j-7f3k2", "x", "STOPPING")),
             "POST /api/v1/jobs/j-7f3k2/priority" => done(running()),
             "POST /api/v1/jobs/j-1/extend" => done(held()),
+            "POST /api/v1/jobs/j-7f3k2/extend" => {
+                problem(409, "E0382", "The time limit cannot be changed so")
+            }
+            "POST /api/v1/jobs/j-over/extend" => problem(409, "E0314", "The job has already ended"),
             _ => unexpected(),
         }
     })
@@ -111,9 +119,13 @@ fn extend_sends_the_whole_time() {
     let server = jobs();
     assert_eq!(run(&server, &["extend", "--by", "2h", "@last"]).code, 0);
     assert_eq!(sent(&server, "POST /api/v1/jobs/j-1/extend"), json!({"timeout_s": 97_200}));
-    let ended = run(&server, &["extend", "--by", "2h", "runs"]);
-    assert_eq!(ended.code, 7);
-    assert!(ended.stderr.contains("no time limit"), "{}", ended.stderr);
+    // Neither has a limit; what that means for each of them, the coordinator says.
+    for (job, code) in [("runs", "E0382"), ("over", "E0314")] {
+        let ended = run(&server, &["extend", "--by", "2h", job]);
+        assert_eq!(ended.code, 7);
+        assert!(ended.stderr.contains(code), "{}", ended.stderr);
+    }
+    assert_eq!(sent(&server, "POST /api/v1/jobs/j-over/extend"), json!({"timeout_s": 7_200}));
 }
 
 #[test]

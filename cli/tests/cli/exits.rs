@@ -33,7 +33,8 @@ fn refusals_have_their_codes() {
     let cases = [
         (401, "E0301", 4),
         (403, "E0302", 4),
-        (404, "E0306", 1),
+        (404, "E0306", 102),
+        (404, "E0307", 1),
         (409, "E0311", 7),
         (412, "E0399", 7),
         (422, "E0104", 5),
@@ -168,12 +169,67 @@ fn waiting_gives_up_with_101() {
 }
 
 #[test]
-fn no_such_job_is_102_where_a_result_is_reported() {
+fn no_such_job_is_102_for_every_command() {
     let server = Server::start(|_, _| problem(404, "E0306", "No such job"));
-    assert_eq!(run(&server, &["wait", "j"]).code, 102);
-    assert_eq!(run(&server, &["logs", "-f", "j"]).code, 102);
-    assert_eq!(run(&server, &["logs", "j"]).code, 1);
-    assert_eq!(run(&server, &["show", "j"]).code, 1);
+    for words in [
+        &["wait", "j"][..],
+        &["logs", "-f", "j"],
+        &["logs", "j"],
+        &["show", "j"],
+        &["why", "j"],
+        &["explain", "j"],
+        &["stop", "j"],
+        &["stop", "j", "k"],
+        &["extend", "--by", "1h", "j"],
+        &["stack", "j"],
+        &["bundle", "j"],
+        &["checkpoint", "ls", "j"],
+        &["ray", "nodes", "j"],
+        &["metrics", "j"],
+        &["watch", "j"],
+        &["diff", "j", "k"],
+        &["clone", "j"],
+        &["events", "--job", "j"],
+        &["cluster", "show", "j"],
+    ] {
+        let ended = run(&server, words);
+        assert_eq!(ended.code, 102, "{words:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("E0306"), "{words:?}: {}", ended.stderr);
+    }
+    // Where there is no coordinator, nobody can say that there is no such job.
+    let server = Server::start(|_, _| problem(404, "E0317", "No such address"));
+    assert_eq!(run(&server, &["wait", "j"]).code, 1);
+}
+
+/// A run with these words on stdin.
+fn piped(server: &Server, words: &[&str], stdin: &[u8]) -> crate::server::Ended {
+    let mut command = command(&format!("http://{}", server.address), words);
+    let mut child = command.stdin(std::process::Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), stdin).unwrap();
+    finish(child)
+}
+
+#[test]
+fn a_job_may_be_named_on_stdin() {
+    let server = Server::start(|asked, _| match asked.line().as_str() {
+        "GET /api/v1/jobs/j-7f3k2" => answer(200, &running()),
+        "GET /api/v1/jobs/j-8" => answer(200, &job("j-8", "eval", "PENDING")),
+        "GET /api/v1/jobs/j-7f3k2/why" => answer(200, &json!({"diagnosis": null})),
+        _ => problem(404, "E0306", "No such job"),
+    });
+    let shown = piped(&server, &["show", "-"], b"j-7f3k2\n");
+    assert_eq!((shown.code, shown.stdout.lines().next()), (0, Some("j-7f3k2  qwen3-8b-grpo")));
+    // A list is shown one by one, as far as it can be.
+    let ended = piped(&server, &["show", "-", "-o", "name"], b"j-7f3k2\nnone\nj-8\n");
+    assert_eq!((ended.code, ended.stdout.as_str()), (102, "j-7f3k2\nj-8\n"));
+    let both = piped(&server, &["show", "-"], b"j-7f3k2 j-8").stdout;
+    assert!(both.starts_with(&shown.stdout) && both.contains("\n\nj-8  eval\n"), "{both}");
+    let why = piped(&server, &["why", "-", "-o", "name"], b"j-7f3k2\n");
+    assert_eq!((why.code, why.stdout.as_str()), (0, "none\n"), "{}", why.stderr);
+    let several = piped(&server, &["why", "-"], b"j-7f3k2\nj-8\n");
+    assert_eq!(several.code, 2);
+    assert!(several.stderr.contains("stdin names 2 jobs"), "{}", several.stderr);
+    assert_eq!(piped(&server, &["why", "-"], b"").code, 2, "an empty list");
 }
 
 #[test]

@@ -386,7 +386,15 @@ fn files_are_listed_and_downloaded() {
     assert_eq!(ended.stdout, expected);
     let directory = tempfile::tempdir().unwrap();
     let target = directory.path().join("a/b");
-    let ended = run(&server, &["logs", "j-7f3k2", "--download", target.to_str().unwrap()]);
+    let to = target.to_str().unwrap();
+    for wrong in [&["--file", "nosuch"][..], &["--file", "nosuch*"], &["--node", "gpu-9"]] {
+        for what in [&["--files"][..], &["--download", to]] {
+            let refused = run(&server, &[&["logs", "j-7f3k2"], what, wrong].concat());
+            assert_eq!((refused.code, refused.stdout.as_str()), (2, ""), "{what:?} {wrong:?}");
+        }
+    }
+    assert!(!target.exists(), "nothing is made for what is not there");
+    let ended = run(&server, &["logs", "j-7f3k2", "--download", to]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     for name in ["0-driver-j-7f3k2-1.log", "1-output.log"] {
         assert!(std::fs::read(target.join(name)).unwrap() == content, "{name}");

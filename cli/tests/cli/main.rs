@@ -6,6 +6,7 @@ mod again;
 mod answers;
 mod clusters;
 mod control;
+mod events;
 mod exits;
 mod init;
 mod logs;

@@ -120,6 +120,43 @@ fn refusals_are_not_repeated() {
 }
 
 #[test]
+fn a_plan_shows_code_and_asks_about_places_without_it() {
+    let (dir, path) = spec(
+        "code: {snapshot: .}\nreward: {path: reward.py, symbol: f}\nresources: {nnodes: 2}\n\
+         run: python reward.py\n",
+    );
+    std::fs::write(dir.path().join("reward.py"), "def f(*_):\n    return 0.0\n").unwrap();
+    let explanation = json!({
+        "name": "grpo", "project": "rlhf", "verdict": "now", "reason": null,
+        "on": ["gpu-1", "gpu-2"], "start": null, "queue": null, "quotas": [], "nodes": [],
+        "helps": [],
+    });
+    let server = Server::start(move |asked: &Asked, _| match asked.line().as_str() {
+        "POST /api/v1/plan" => answer(200, &explanation),
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["plan", &path]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stdout.contains("gpu-1, gpu-2"), "{}", ended.stdout);
+    let told = &ended.stderr;
+    assert!(told.contains("  code  ") && told.contains("  2 files, "), "{told}");
+    let sent: Value = serde_json::from_str(&server.asked()[0].body).unwrap();
+    assert_eq!((sent.get("code"), sent.get("reward")), (None, None), "{sent}");
+    assert_eq!(sent["resources"]["nnodes"], 2);
+    // What it means is shown whole.
+    let shown = run(&server, &["plan", &path, "-o", "json"]).json();
+    assert_eq!(shown["spec"]["code"]["snapshot"], ".");
+    // An archive as well.
+    std::fs::write(dir.path().join("code.zip"), "PK").unwrap();
+    std::fs::write(&path, "code: {zip: code.zip}\nrun: python a.py\n").unwrap();
+    let ended = run(&server, &["plan", &path]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("code.zip, an archive of 2 B"), "{}", ended.stderr);
+    let sent: Value = serde_json::from_str(&server.asked().pop().unwrap().body).unwrap();
+    assert_eq!(sent.get("code"), None, "{sent}");
+}
+
+#[test]
 fn a_bad_spec_is_never_sent() {
     let (_dir, path) = spec("rum: hi\n");
     let server = taking("SUCCEEDED", None);

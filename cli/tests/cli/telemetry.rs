@@ -41,12 +41,16 @@ fn metrics() -> Value {
 
 fn server() -> Server {
     Server::start(|asked, number| match asked.line().as_str() {
+        "GET /api/v1/nodes" if asked.query.get("pool").is_some_and(|pool| pool == "none") => {
+            problem(404, "E0370", "No such pool")
+        }
         "GET /api/v1/nodes" if number < 4 => answer(200, &ill()),
         "GET /api/v1/nodes" => problem(403, "E0304", "No"),
         "GET /api/v1/nodes/gpu-0203" => answer(200, &ill()["nodes"][0]),
         "GET /api/v1/jobs/j-7f3k2" => answer(200, &running()),
         "GET /api/v1/jobs" => answer(200, &json!({"jobs": [running()], "next_page_token": null})),
         "GET /api/v1/jobs/j-7f3k2/metrics" => answer(200, &metrics()),
+        "GET /api/v1/jobs/none" => problem(404, "E0306", "No such job"),
         _ => unexpected(),
     })
 }
@@ -114,8 +118,12 @@ fn lists_can_be_of_one_pool() {
         run(&server, &["node", "ls", "--pool", "h100-a", "-o", "name"]).stdout,
         "gpu-0203\n"
     );
-    let json = run(&server, &["node", "ls", "--pool", "none", "--json"]).json();
-    assert_eq!(json, json!({"nodes": []}));
+    assert_eq!(server.asked()[0].query["pool"], "h100-a");
+    for words in [&["node", "ls"][..], &["node", "ls", "-w"], &["top"], &["top", "--once"]] {
+        let refused = run(&server, &[words, &["--pool", "none"]].concat());
+        assert_eq!((refused.code, refused.stdout.as_str()), (1, ""), "{words:?}");
+        assert!(refused.stderr.contains("E0370"), "{words:?}: {}", refused.stderr);
+    }
 }
 
 #[test]
@@ -127,7 +135,7 @@ fn top_without_a_terminal_is_a_plain_snapshot() {
     assert!(!plain.stdout.contains('\u{1b}'), "{}", plain.stdout);
     let alice = run(&server, &["top", "--user", "alice", "-o", "name"]).stdout;
     assert_eq!(alice, "gpu-0203\n");
-    assert_eq!(run(&server, &["top", "--pool", "none", "-o", "name"]).stdout, "");
+    assert_eq!(run(&server, &["top", "--pool", "h100-a", "-o", "name"]).stdout, "gpu-0203\n");
 }
 
 #[test]

@@ -58,7 +58,8 @@ critic/score/mean  0.4212  0.412  0.4212  ▁▇█
     );
     let json = run(&server, &["metrics", "j-7f3k2", "--step", "-o", "json", "actor"]).json();
     assert_eq!(json["values"], json!({"actor/pg_loss": [0.5, null, -0.25]}));
-    for wrong in [&["--csv"][..], &["--step", "--since", "2m"], &["critic"]] {
+    for wrong in [&["--csv"][..], &["--step", "--since", "2m"], &["critic"], &["--step", "nosuch"]]
+    {
         let ended = run(&server, &[&["metrics", "j-7f3k2"], wrong].concat());
         assert_eq!(ended.code, 2, "{wrong:?}");
     }

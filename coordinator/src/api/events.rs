@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_PARAMETER, Problem, quoted};
+use super::error::{ApiError, BAD_PARAMETER, Problem, no_such_node, quoted};
 use super::follow::{Gone, Outlet};
+use super::jobs::find_job;
+use super::webhooks::check_kind;
 use super::{App, Params, Shared, header_text, page_size};
 use crate::core::credential::{Principal, Role};
 use crate::core::notices::Notice;
@@ -31,7 +33,8 @@ pub(super) struct EventParams {
     page_size: Option<usize>,
     /// Only events with a sequence below this one: `next_before` of the page before.
     before: Option<u64>,
-    /// Only events about this, such as `job j-7f3k2` or `node gpu-1`.
+    /// Only events about this, such as `job j-7f3k2` or `node gpu-1`. A job and a node may be named as
+    /// in addresses; of one that is gone the id and the name that events have.
     object: Option<String>,
     /// Only events of this kind, such as `job.failed`, or of kinds that begin so, such as `node.*`.
     kind: Option<String>,
@@ -45,6 +48,26 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// Reads the parameters `object` and `kind`.
+    ///
+    /// # Errors
+    /// There is no such kind of events, or nothing of that name that the caller may see.
+    async fn parse(
+        shared: &Shared,
+        principal: Principal,
+        object: Option<String>,
+        kind: Option<String>,
+    ) -> Result<Wanted, ApiError> {
+        if let Some(kind) = &kind {
+            check_kind(BAD_PARAMETER, kind)?;
+        }
+        let object = match object {
+            Some(text) => Some(object_named(shared, &principal, text).await?),
+            None => None,
+        };
+        Ok(Wanted { object, kind, principal })
+    }
+
     fn fits(&self, notice: &Notice) -> bool {
         let kind = self.kind.as_ref().is_none_or(|kind| match kind.strip_suffix('*') {
             Some(beginning) => notice.kind.starts_with(beginning),
@@ -55,6 +78,43 @@ impl Wanted {
         let visible = all || notice.project.as_ref().is_none_or(own);
         kind && visible && self.object.as_ref().is_none_or(|object| *object == notice.object)
     }
+}
+
+/// What events call the object that a caller means: a job by its id, a node by its name.
+///
+/// # Errors
+/// There is none, and no event about one of that name either.
+async fn object_named(
+    shared: &Shared,
+    principal: &Principal,
+    text: String,
+) -> Result<String, ApiError> {
+    let board = &shared.api.board;
+    let found = match text.split_once(' ') {
+        Some(("job", selector)) => {
+            let found = find_job(board, principal, Action::ReadJobs, selector);
+            found.map(|snapshot| format!("job {}", snapshot.job.id))
+        }
+        Some(("node", selector)) => {
+            let found = board.node(selector).ok_or_else(no_such_node);
+            found.map(|snapshot| format!("node {}", snapshot.node.name))
+        }
+        Some(("webhook", _)) => return Ok(text),
+        Some(_) | None => {
+            return Err(ApiError::new(BAD_PARAMETER, format!("object is {}", quoted(&text)))
+                .hint("write it as `job j-7f3k2` or `node gpu-1`"));
+        }
+    };
+    let error = match found {
+        Ok(object) => return Ok(object),
+        Err(error) => error,
+    };
+    // Events outlive a job that is deleted.
+    let (object, principal) = (Some(text.clone()), principal.clone());
+    let gone = Wanted { object, kind: None, principal };
+    let about_it = move |notice: &Notice| gone.fits(notice);
+    let events = read(shared, move |log| log.before_that(u64::MAX, 1, about_it)).await?;
+    if events.is_empty() { Err(error) } else { Ok(text) }
 }
 
 /// Something that has happened.
@@ -92,7 +152,8 @@ pub(super) struct EventPage {
 
 /// What has happened to the jobs of the caller's project and to the nodes; to all jobs for operators.
 #[utoipa::path(get, path = "/api/v1/events", params(EventParams),
-    responses((status = 200, body = EventPage), (status = 403, response = Problem)))]
+    responses((status = 200, body = EventPage), (status = 403, response = Problem),
+        (status = 404, response = Problem), (status = 409, response = Problem)))]
 pub(super) async fn list_events(
     State(shared): App,
     Caller(principal): Caller,
@@ -101,7 +162,7 @@ pub(super) async fn list_events(
     authorize(&principal, Action::ReadNodes, &Object::Fleet)?;
     let size = page_size(params.page_size)?;
     let before = params.before.unwrap_or(u64::MAX);
-    let wanted = Wanted { object: params.object, kind: params.kind, principal };
+    let wanted = Wanted::parse(&shared, principal, params.object, params.kind).await?;
     let fits = move |notice: &Notice| wanted.fits(notice);
     let page = read(&shared, move |log| log.before_that(before, size, fits)).await?;
     let oldest = page.last().map(|numbered| numbered.sequence);
@@ -124,7 +185,8 @@ pub(super) struct EventStreamParams {
     /// Begin behind the event with this sequence; 0 for all that are kept. Without it, and without
     /// `Last-Event-ID`, only what is new comes.
     after: Option<u64>,
-    /// Only events about this, such as `job j-7f3k2` or `node gpu-1`.
+    /// Only events about this, such as `job j-7f3k2` or `node gpu-1`. A job and a node may be named as
+    /// in addresses; of one that is gone the id and the name that events have.
     object: Option<String>,
     /// Only events of this kind, such as `job.failed`, or of kinds that begin so, such as `node.*`.
     kind: Option<String>,
@@ -136,7 +198,8 @@ pub(super) struct EventStreamParams {
     params(EventStreamParams,
         ("Last-Event-ID" = Option<String>, Header, description = "Id of the last event that came")),
     responses((status = 200, body = EventView, content_type = "text/event-stream"),
-        (status = 400, response = Problem), (status = 503, response = Problem)))]
+        (status = 400, response = Problem), (status = 404, response = Problem),
+        (status = 409, response = Problem), (status = 503, response = Problem)))]
 pub(super) async fn watch_events(
     State(shared): App,
     Caller(principal): Caller,
@@ -144,6 +207,8 @@ pub(super) async fn watch_events(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     authorize(&principal, Action::ReadNodes, &Object::Fleet)?;
+    let user = principal.user.clone();
+    let wanted = Wanted::parse(&shared, principal, params.object, params.kind).await?;
     let after = match header_text(&headers, "last-event-id")? {
         Some(id) => Some(sequence_of(id)?),
         None => params.after,
@@ -152,12 +217,11 @@ pub(super) async fn watch_events(
     let newest = read(&shared, |log| log.newest()).await?;
     // A store that was restored may know less than the client.
     let cursor = after.map_or(newest, |after| after.min(newest));
-    let slot = shared.watchers.take(&principal.user)?;
+    let slot = shared.watchers.take(&user)?;
     let (outlet, receiver) = Outlet::new(slot);
     let bytes = stream::unfold(receiver, |mut receiver| async {
         receiver.recv().await.map(|bytes: Bytes| (Ok::<_, Infallible>(bytes), receiver))
     });
-    let wanted = Wanted { object: params.object, kind: params.kind, principal };
     tokio::spawn(async move {
         // It ends when the client has gone, which is not an error.
         let _gone = follow(&shared, &outlet, cursor, &wanted).await;

@@ -14,10 +14,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{
     ALREADY_ENDED, AMBIGUOUS, ApiError, BAD_PARAMETER, BAD_QUOTA, CHECKPOINT_IN_USE,
-    CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET, TOKEN_NAME_TAKEN,
+    CLUSTER_TOO_SMALL, FULL, HAS_JOBS, KEY_REUSED, LAST_ADMIN, NO_SUCH_CLUSTER, NO_SUCH_SECRET,
     NO_SUCH_TOKEN, NODE_IN_CONTACT, NOT_ENDED, NOT_MOVED_HERE, NOTHING_HELD, POOL_IN_USE,
-    PRIORITY_TOO_HIGH, Problem, QUOTA_BELOW_USE, SECRET_IN_USE, STORE_FULL, TOO_LARGE, no_such_job,
-    no_such_node, no_such_pool, no_such_webhook, quoted,
+    PRIORITY_TOO_HIGH, Problem, QUOTA_BELOW_USE, SECRET_IN_USE, STORE_FULL, TOKEN_NAME_TAKEN,
+    TOO_LARGE, no_such_job, no_such_node, no_such_pool, no_such_webhook, quoted,
 };
 use super::view::{JobView, Names};
 use super::{App, Params, Selector, Shared, page_size, read_json};

@@ -25,6 +25,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize};
 use super::error::{ApiError, Problem};
 use super::follow::{Gone, Outlet};
+use super::nodes::{check_pool, find_node};
 use super::streams::{PING, RETRY};
 use super::view::NodeFacts;
 use super::{App, Params, Shared, header_text};
@@ -143,7 +144,7 @@ pub(super) struct WatchParams {
     params(WatchParams,
         ("Last-Event-ID" = Option<String>, Header, description = "Id of the last event that came")),
     responses((status = 200, body = SampleEvent, content_type = "text/event-stream"),
-        (status = 503, response = Problem)))]
+        (status = 404, response = Problem), (status = 503, response = Problem)))]
 pub(super) async fn watch_nodes(
     State(shared): App,
     Caller(principal): Caller,
@@ -151,6 +152,12 @@ pub(super) async fn watch_nodes(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     authorize(&principal, Action::ReadNodes, &Object::Fleet)?;
+    if let Some(pool) = &params.pool {
+        check_pool(&shared.api.board, pool)?;
+    }
+    if let Some(node) = &params.node {
+        find_node(&shared, node)?;
+    }
     let last = header_text(&headers, "last-event-id")?.map(str::to_owned);
     let slot = shared.watchers.take(&principal.user)?;
     let (outlet, receiver) = Outlet::new(slot);

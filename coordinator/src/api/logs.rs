@@ -15,6 +15,7 @@ use gangline_common::wire::scene::is_scene;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use lines::attempt_of;
 pub(super) use lines::permit;
 
 use super::auth::{Action, Caller};
@@ -187,6 +188,25 @@ fn source(job: &Job, attempt: &Attempt, wanted: &Wanted) -> Source {
     }
 }
 
+/// The answer for a file that is not there, unless it is one that every attempt comes to write.
+fn check_written(job: &Job, attempt: &Attempt, file: &str) -> Result<(), ApiError> {
+    if file == OUTPUT || file == source(job, attempt, &Wanted::default()).file {
+        return Ok(());
+    }
+    let detail = format!("no member that is meant has written a file {}", quoted(file));
+    Err(ApiError::new(BAD_PARAMETER, detail)
+        .hint("`gangline logs JOB --files` lists the files of a job"))
+}
+
+/// Refuses an attempt that was neither made nor is the next one: nothing would ever come.
+pub(super) fn check_coming(snapshot: &JobSnapshot, number: Option<u32>) -> Result<(), ApiError> {
+    let last = snapshot.attempts.last().map_or(0, |last| last.number);
+    match number {
+        Some(next) if next == last.saturating_add(1) && !snapshot.job.state.is_terminal() => Ok(()),
+        number => attempt_of(snapshot, number).map(drop),
+    }
+}
+
 /// A job ends only after its members have ended and delivered their logs, or the time for that is
 /// over, or their nodes are lost.
 fn rest(board: &Board, job: &Job, attempt: &Attempt, gang: Option<&Gang>, wanted: &Wanted) -> Rest {
@@ -312,24 +332,29 @@ pub(super) async fn get_logs(
     let snapshot = find_job(board, &principal, Action::ReadJobs, &id)?;
     let (rank, file) = (params.rank.as_deref(), params.file.as_deref());
     let wanted = Wanted::parse(&snapshot.job, rank, params.attempt, file)?;
+    let attempt = attempt_of(&snapshot, params.attempt)?;
     let located = locate(board, &snapshot, &wanted);
     let first = params.offset.unwrap_or(0);
     let limit = params.limit.unwrap_or(READ_BYTES).min(MAX_READ_BYTES);
     let logs = shared.api.logs.clone();
     let source = located.source.clone();
     let piece = blocking("reading a log", move || {
-        let Some(Source { key, file }) = source else { return Ok((Vec::new(), first, 0, None)) };
+        let Some(Source { key, file }) = source else { return Ok((Vec::new(), first, None, None)) };
         let removed = logs.removed(&key.gang, key.epoch);
         let Some(mut open) = logs.open(&key, &file)? else {
-            return Ok((Vec::new(), first, 0, removed));
+            return Ok((Vec::new(), first, None, removed));
         };
         let total = open.length();
         let since = params.since_ms.map_or(0, |ms| logs.times(&key, &file, total).since(ms, total));
         let offset = first.max(since);
-        open.read_at(offset, limit).map(|bytes| (bytes, offset, total, removed))
+        open.read_at(offset, limit).map(|bytes| (bytes, offset, Some(total), removed))
     });
     let (mut bytes, offset, total, removed) = piece.await?;
     refuse_removed(removed, located.attempt)?;
+    if let (None, Some(attempt), Some(file)) = (total, &attempt, &wanted.file) {
+        check_written(&snapshot.job, attempt, file)?;
+    }
+    let total = total.unwrap_or(0);
     let whole = whole_characters(&bytes);
     let cut_off = offset.saturating_add(bytes.len() as u64) < total;
     if cut_off && whole > 0 {

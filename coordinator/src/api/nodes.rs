@@ -1,21 +1,21 @@
 //! Nodes: list, look at, label, take out of use and back, revoke.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use gangline_common::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize, sees};
-use super::error::{ApiError, BAD_BODY, Problem, no_such_node, quoted};
+use super::error::{ApiError, BAD_BODY, Problem, no_such_node, no_such_pool, quoted};
 use super::jobs::done;
 use super::node_tests::newest_of;
 use super::view::{Names, NodeFacts, NodeView};
-use super::{App, Selector, Shared, read_json};
-use crate::board::NodeSnapshot;
+use super::{App, Params, Selector, Shared, read_json};
+use crate::board::{Board, NodeSnapshot};
 use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::gang::Gang;
@@ -42,16 +42,47 @@ pub(super) fn with_facts<T>(
     make(&NodeFacts { snapshot, sample, counts, sees: &sees, now })
 }
 
-/// All nodes.
-#[utoipa::path(get, path = "/api/v1/nodes", responses((status = 200, body = NodeList)))]
+/// Query of the nodes.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct NodeListParams {
+    /// Only the nodes of this pool.
+    pool: Option<String>,
+}
+
+/// All nodes, or those of one pool.
+#[utoipa::path(get, path = "/api/v1/nodes", params(NodeListParams),
+    responses((status = 200, body = NodeList), (status = 404, response = Problem)))]
 pub(super) async fn list_nodes(
     State(shared): App,
     Caller(principal): Caller,
+    Params(params): Params<NodeListParams>,
 ) -> Result<Json<NodeList>, ApiError> {
     authorize(&principal, Action::ReadNodes, &Object::Fleet)?;
-    let nodes = shared.api.board.nodes();
-    let nodes = nodes.iter().map(|node| with_facts(&shared, &principal, node, NodeView::of));
+    let board = &shared.api.board;
+    let pool = params.pool.as_deref();
+    if let Some(pool) = pool {
+        check_pool(board, pool)?;
+    }
+    let nodes = board.nodes();
+    let nodes = nodes.iter().filter(|node| pool.is_none() || node.node.pool() == pool);
+    let nodes = nodes.map(|node| with_facts(&shared, &principal, node, NodeView::of));
     Ok(Json(NodeList { nodes: nodes.collect() }))
+}
+
+/// Refuses the name of a pool that there is not. A revoked node is listed in the pool that it was in.
+pub(super) fn check_pool(board: &Board, pool: &str) -> Result<(), ApiError> {
+    let mut known: BTreeSet<String> = board.declared_pools().into_keys().collect();
+    let tokens = board.tokens().1.into_iter().filter(|token| token.uses_left > 0);
+    known.extend(tokens.filter_map(|token| token.pool));
+    let nodes = board.nodes();
+    known.extend(nodes.iter().filter_map(|node| node.node.pool()).map(str::to_owned));
+    if known.contains(pool) {
+        return Ok(());
+    }
+    let known: Vec<String> = known.into_iter().collect();
+    Err(no_such_pool(pool, &known))
 }
 
 pub(super) fn find_node(shared: &Shared, selector: &str) -> Result<NodeSnapshot, ApiError> {

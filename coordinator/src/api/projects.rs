@@ -192,9 +192,13 @@ fn idle_policy(body: IdleBody) -> Result<IdlePolicy, ApiError> {
     let reclaim_after_ms = ms("reclaim_after_s", body.reclaim_after_s)?;
     let warned_ms = warn_after_ms.unwrap_or(WARN_AFTER_MS);
     if reclaim_after_ms.is_some_and(|ms| ms < warned_ms) {
-        let detail = format!("a job would be stopped before its user is warned, after {} s", warned_ms / 1000);
-        return Err(ApiError::new(BAD_BODY, detail)
-            .hint("reclaim later than it warns, or warn earlier: idle.warn_after_s, `--idle-warn`"));
+        let detail = format!(
+            "a job would be stopped before its user is warned, after {} s",
+            warned_ms / 1000
+        );
+        return Err(ApiError::new(BAD_BODY, detail).hint(
+            "reclaim later than it warns, or warn earlier: idle.warn_after_s, `--idle-warn`",
+        ));
     }
     Ok(IdlePolicy { warn_after_ms, reclaim_after_ms })
 }

@@ -17,7 +17,7 @@ use super::auth::{Action, Caller};
 use super::error::{ApiError, BAD_PARAMETER, Problem};
 use super::follow::{Carrier, Follower, Gone, LogEnd, Outlet, Piece, Resume, Slot};
 use super::jobs::find_job;
-use super::logs::Wanted;
+use super::logs::{Wanted, check_coming};
 use super::{App, Params, Selector, header_text};
 
 /// How often a quiet stream shows that it lives.
@@ -108,6 +108,7 @@ pub(super) async fn follow_logs(
     let snapshot = find_job(&shared.api.board, &principal, Action::ReadJobs, &id)?;
     let (rank, file) = (params.rank.as_deref(), params.file.as_deref());
     let wanted = Wanted::parse(&snapshot.job, rank, params.attempt, file)?;
+    check_coming(&snapshot, params.attempt)?;
     let last = header_text(&headers, "last-event-id")?.map(|text| {
         text.trim()
             .parse::<u64>()

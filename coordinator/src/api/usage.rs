@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_PARAMETER, Problem};
+use super::error::{ApiError, BAD_PARAMETER, Problem, quoted};
 use super::jobs::{ask, refused, unexpected};
 use super::{App, Params};
+use crate::board::Board;
 use crate::core::accounts::{Classes, Spent};
 use crate::core::credential::Role;
 use crate::core::effect::Answer;
@@ -164,6 +165,17 @@ impl Sum {
     }
 }
 
+/// Whether a token or a job is of this project, or something was decided about it.
+pub(super) fn is_project(board: &Board, name: &str) -> bool {
+    board.projects().contains_key(name) || board.jobs().iter().any(|job| job.project == name)
+}
+
+/// The answer to somebody who may see every project.
+pub(super) fn no_such_project(name: &str) -> ApiError {
+    ApiError::new(BAD_PARAMETER, format!("there is no project {}", quoted(name)))
+        .hint("`gangline project ls` lists them")
+}
+
 /// What the caller's project has used; every project for operators.
 #[utoipa::path(get, path = "/api/v1/usage", params(UsageParams),
     responses((status = 200, body = UsageView), (status = 403, response = Problem)))]
@@ -172,8 +184,14 @@ pub(super) async fn get_usage(
     Caller(principal): Caller,
     Params(params): Params<UsageParams>,
 ) -> Result<Json<UsageView>, ApiError> {
-    let own = Object::Project(&principal.project);
-    authorize(&principal, Action::ReadProjects, &own)?;
+    let named = params.project.clone();
+    // Operators see every project's.
+    let object = match &named {
+        Some(_) if principal.role >= Role::Operator => Object::Any,
+        Some(project) => Object::Project(project),
+        None => Object::Project(&principal.project),
+    };
+    authorize(&principal, Action::ReadProjects, &object)?;
     let window_s = params.since_s.unwrap_or(WINDOW_S);
     if !(1..=MAX_WINDOW_S).contains(&window_s) {
         return Err(ApiError::new(BAD_PARAMETER, format!("since_s is {window_s}"))
@@ -245,6 +263,11 @@ pub(super) async fn get_usage(
         .await
         .map_err(|error| ApiError::internal("reading the books", &error))?
         .map_err(|error| ApiError::internal("reading the books", &error))?;
+    // The books know projects that are gone.
+    let is_unknown = |project: &&String| sums.is_empty() && !is_project(&shared.api.board, project);
+    if let Some(project) = named.as_ref().filter(is_unknown) {
+        return Err(no_such_project(project));
+    }
     let mut rows: Vec<UsageRow> = sums.into_iter().map(|(key, sum)| sum.row(key, by)).collect();
     rows.sort_by(|a, b| b.allocated_gpu_s.total_cmp(&a.allocated_gpu_s));
     let left_out = rows.len().saturating_sub(MAX_ROWS);

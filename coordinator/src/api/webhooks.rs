@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::auth::{Action, Caller, Object, authorize};
-use super::error::{ApiError, BAD_BODY, BAD_PARAMETER, Problem, quoted};
+use super::error::{ApiError, BAD_BODY, BAD_PARAMETER, Kind, Problem, quoted};
 use super::jobs::done;
 use super::tokens::check_word;
 use super::{App, Params, Selector, read_json};
@@ -19,10 +19,17 @@ use crate::core::credential::Principal;
 use crate::core::event::Event;
 use crate::core::notices::KINDS;
 use crate::core::webhooks::{DeadLetter, Delivery, WebhookKey, WebhookKind, WebhookRecord};
+use crate::store::NoticeLog;
+use crate::store::notices::NoticeError;
 use crate::webhooks::Target;
 
 /// Kinds of events that one webhook names.
 const MAX_EVENTS: usize = 32;
+/// Events that are read at a time.
+const PAGE: usize = 1000;
+
+/// A webhook, and how far it was told.
+type Told = (WebhookRecord, Option<Delivery>);
 
 /// Query of every request about webhooks.
 #[derive(Deserialize, IntoParams)]
@@ -56,7 +63,8 @@ pub(super) struct WebhookView {
     missed: u64,
     /// Number of events that were given up, of the newest 100.
     dead: usize,
-    /// Events that it has not been told of yet, whether or not it is to be.
+    /// Events that it wants, by kind and project, and has not come to yet. What is no alert, one of
+    /// the kind `alertmanager` passes over.
     behind: u64,
 }
 
@@ -133,14 +141,16 @@ pub(super) async fn list_webhooks(
     Params(params): Params<WebhookParams>,
 ) -> Result<Json<WebhookList>, ApiError> {
     let project = scope(&principal, params)?;
+    let webhooks = shared.api.board.webhooks().into_iter();
+    let webhooks: Vec<Told> =
+        webhooks.filter(|(record, _)| record.key.project == project).collect();
     let log = shared.api.notices.clone();
-    let newest = tokio::task::spawn_blocking(move || log.newest())
+    let counted = move || behind(&log, &webhooks).map(|behind| (webhooks, behind));
+    let (webhooks, behind) = tokio::task::spawn_blocking(counted)
         .await
         .map_err(|error| ApiError::internal("reading the events", &error))?
         .map_err(|error| ApiError::internal("reading the events", &error))?;
-    let webhooks = shared.api.board.webhooks().into_iter();
-    let webhooks = webhooks.filter(|(record, _)| record.key.project == project);
-    let view = |(record, delivery): (WebhookRecord, Option<Delivery>)| WebhookView {
+    let view = |((record, delivery), behind): (Told, u64)| WebhookView {
         name: record.key.name,
         project: record.key.project,
         kind: record.kind.word(),
@@ -151,9 +161,9 @@ pub(super) async fn list_webhooks(
         delivered: delivery.as_ref().map_or(0, |delivery| delivery.delivered),
         missed: delivery.as_ref().map_or(0, |delivery| delivery.missed),
         dead: delivery.as_ref().map_or(0, |delivery| delivery.dead.len()),
-        behind: delivery.as_ref().map_or(0, |delivery| newest.saturating_sub(delivery.cursor)),
+        behind,
     };
-    Ok(Json(WebhookList { webhooks: webhooks.map(view).collect() }))
+    Ok(Json(WebhookList { webhooks: webhooks.into_iter().zip(behind).map(view).collect() }))
 }
 
 /// Sets a webhook, or replaces it. It is told of what happens from now on.
@@ -278,20 +288,116 @@ fn kind_named(word: &str) -> Result<WebhookKind, ApiError> {
     })
 }
 
-/// What is never told is a slip of the pen.
 fn check_events(events: &[String]) -> Result<(), ApiError> {
     if events.len() > MAX_EVENTS {
         return Err(ApiError::new(BAD_BODY, format!("more than {MAX_EVENTS} kinds of events")));
     }
-    let known = |wanted: &String| match wanted.strip_suffix('*') {
+    events.iter().try_for_each(|wanted| check_kind(BAD_BODY, wanted))
+}
+
+/// Refuses, as this error, a kind of events that there is not, or the beginning of none: what never
+/// happens is a slip of the pen.
+pub(super) fn check_kind(error: Kind, wanted: &str) -> Result<(), ApiError> {
+    let is_known = match wanted.strip_suffix('*') {
         Some(beginning) => KINDS.iter().any(|kind| kind.starts_with(beginning)),
-        None => KINDS.contains(&wanted.as_str()),
+        None => KINDS.contains(&wanted),
     };
-    match events.iter().find(|wanted| !known(wanted)) {
-        None => Ok(()),
-        Some(unknown) => {
-            Err(ApiError::new(BAD_BODY, format!("no event is of the kind {}", quoted(unknown)))
-                .hint(format!("use `job.*`, `node.*` or some of {}", KINDS.join(", "))))
+    if is_known {
+        return Ok(());
+    }
+    Err(ApiError::new(error, format!("no event is of the kind {}", quoted(wanted)))
+        .hint(format!("use `job.*`, `node.*` or some of {}", KINDS.join(", "))))
+}
+
+/// For each webhook the events after its cursor that it wants. Of those that are kept, no more are
+/// looked at than have come since the webhook that was told of least.
+fn behind(log: &NoticeLog, webhooks: &[Told]) -> Result<Vec<u64>, NoticeError> {
+    let mut cursors = Vec::with_capacity(webhooks.len());
+    for (record, delivery) in webhooks {
+        cursors.push(match delivery {
+            Some(delivery) => delivery.cursor,
+            // It is told of what happens from then on, and has not been told of anything.
+            None => log.number_at(record.set.wall_ms)?,
+        });
+    }
+    let mut counts = vec![0_u64; webhooks.len()];
+    let Some(mut from) = cursors.iter().copied().min() else { return Ok(counts) };
+    loop {
+        let page = log.after(from, PAGE)?;
+        for (((record, _), cursor), count) in webhooks.iter().zip(&cursors).zip(&mut counts) {
+            let news = page.iter().filter(|numbered| numbered.sequence > *cursor);
+            *count += news.filter(|numbered| record.wants(&numbered.notice)).count() as u64;
         }
+        match page.last() {
+            Some(last) if page.len() == PAGE => from = last.sequence,
+            Some(_) | None => return Ok(counts),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::effect::Write;
+    use crate::core::notices::Notice;
+    use crate::core::secrets::Sealed;
+    use crate::store::Store;
+
+    #[test]
+    fn kinds_that_there_are_not_are_refused() {
+        for known in ["job.failed", "job.*", "node.l*", "*"] {
+            assert!(check_kind(BAD_PARAMETER, known).is_ok(), "{known}");
+        }
+        for unknown in ["job.faild", "jobs.*", "job", ""] {
+            let refused = check_kind(BAD_PARAMETER, unknown);
+            assert_eq!(refused.unwrap_err().status(), StatusCode::BAD_REQUEST, "{unknown}");
+        }
+        assert!(check_events(&["job.*".to_owned(), "node.nosuch".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn a_webhook_is_behind_by_what_it_wants() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = Store::open(&directory.path().join("store.redb"), false, "c").unwrap();
+        let notice = |number: u64| {
+            let is_job = number % 2 == 0;
+            Write::Notice(Notice {
+                wall_ms: number,
+                kind: if is_job { "job.failed" } else { "node.joined" }.to_owned(),
+                object: String::new(),
+                project: is_job.then(|| "rl".to_owned()),
+                reason: String::new(),
+            })
+        };
+        let last = PAGE as u64 + 100;
+        store.commit(&(1..=last).map(notice).collect::<Vec<_>>()).unwrap();
+        let told = |project: Option<&str>, events: &[&str], set_ms: u64, cursor: Option<u64>| {
+            let key = WebhookKey { project: project.map(str::to_owned), name: "h".to_owned() };
+            let delivery = cursor.map(|cursor| {
+                let key = key.clone();
+                Delivery { key, cursor, delivered: 0, missed: 0, dead: Vec::new() }
+            });
+            let record = WebhookRecord {
+                key,
+                kind: WebhookKind::Generic,
+                shown: String::new(),
+                sealed: Sealed(Vec::new()),
+                events: events.iter().map(|&kind| kind.to_owned()).collect(),
+                set_by: String::new(),
+                set: Timestamp { wall_ms: set_ms, ..Timestamp::default() },
+            };
+            (record, delivery)
+        };
+        let webhooks = [
+            told(None, &[], 1, Some(0)),
+            told(None, &["job.*"], 1, Some(0)),
+            told(Some("rl"), &[], 1, Some(last - 10)),
+            told(Some("other"), &[], 1, Some(0)),
+            told(None, &["node.joined"], 1, Some(last)),
+            told(None, &[], last - 9, None),
+        ];
+        let counts = behind(&store.notices(), &webhooks).unwrap();
+        assert_eq!(counts, [last, last / 2, 5, 0, 0, 10]);
+        assert_eq!(behind(&store.notices(), &[]).unwrap(), [0; 0]);
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn run(
     let query: Vec<_> = attempt.clone().into_iter().collect();
     let list = client.get(&["jobs", &job.id, "logs", "files"], &query).await?;
     let files = list.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
-    let files: Vec<&Value> = files.iter().filter(|file| chosen(file, args)).collect();
+    let files = chosen(&files, args)?;
     // The list is of one attempt; another one may begin meanwhile.
     let attempt = list.get("attempt").and_then(Value::as_u64).map(|number| number.to_string());
     let cannot = |error: std::io::Error, path: &Path| {

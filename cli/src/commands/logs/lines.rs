@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::super::attached::{as_unfinished, detached, or_ctrl_c};
-use super::super::{as_job_result, find_job, or_dash};
+use super::super::{find_job, or_dash};
 use crate::args::{Logs, Tail};
 use crate::client::Client;
 use crate::durations::local;
-use crate::errors::{CliError, exit};
+use crate::errors::{CliError, code, exit};
 use crate::output::{Format, Screen};
 use crate::pauses::Pauses;
 use crate::table::Table;
@@ -171,7 +171,7 @@ pub(super) async fn run(
         return Ok(exit::OK);
     }
     let followed = or_ctrl_c(follow(client, &job, args, &mut printer)).await;
-    match followed.map_err(as_job_result).map_err(as_unfinished)? {
+    match followed.map_err(as_unfinished)? {
         Some(()) => super::result(client, &job, args, screen).await,
         None => Ok(detached(std::slice::from_ref(&job.id), screen)),
     }
@@ -347,7 +347,7 @@ pub(super) async fn files(
     let query: Vec<_> = attempt.into_iter().collect();
     let answer = client.get(&["jobs", &job.id, "logs", "files"], &query).await?;
     let files = answer.get("files").and_then(Value::as_array).cloned().unwrap_or_default();
-    let files: Vec<&Value> = files.iter().filter(|file| chosen(file, args)).collect();
+    let files = chosen(&files, args)?;
     let text = |file: &Value, key: &str| file.get(key).and_then(Value::as_str).map(str::to_owned);
     match screen.format() {
         Format::Json => screen.json(&answer)?,
@@ -375,15 +375,47 @@ pub(super) async fn files(
     Ok(exit::OK)
 }
 
-/// Whether a file of a list is one that `args` mean: all of them without a choice.
-pub(super) fn chosen(file: &Value, args: &Logs) -> bool {
-    let is = |key: &str, wanted: &str| file.get(key).and_then(Value::as_str) == Some(wanted);
+/// The files of a list that `args` mean: all of them without a choice.
+///
+/// # Errors
+/// None of them has the name that was given, or is of the node.
+pub(super) fn chosen<'a>(files: &'a [Value], args: &Logs) -> Result<Vec<&'a Value>, CliError> {
+    let unknown = |what: String| {
+        CliError::new(exit::USAGE, code::USAGE, what)
+            .hint("`gangline logs JOB --files` lists all of them")
+    };
+    if let Some(name) = &args.file
+        && !has(files, |file| is_named(file, args))
+    {
+        return Err(unknown(format!("there is no file {}", clean(name))));
+    }
+    if let Some(node) = &args.node
+        && !has(files, |file| is(file, "node", Some(node)))
+    {
+        return Err(unknown(format!("no member of this attempt is on {}", clean(node))));
+    }
+    let wanted = |file: &&Value| {
+        is_named(file, args)
+            && is(file, "member", args.rank.as_ref())
+            && is(file, "node", args.node.as_ref())
+    };
+    Ok(files.iter().filter(wanted).collect())
+}
+
+/// Whether one of them fits; of an attempt that has written nothing yet nobody knows better.
+fn has(files: &[Value], fits: impl Fn(&Value) -> bool) -> bool {
+    files.is_empty() || files.iter().any(fits)
+}
+
+fn is_named(file: &Value, args: &Logs) -> bool {
     let name = file.get("file").and_then(Value::as_str).unwrap_or_default();
-    let named = args.file.as_ref().is_none_or(|wanted| match wanted.strip_suffix('*') {
+    args.file.as_ref().is_none_or(|wanted| match wanted.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
         None => name == wanted,
-    });
-    named
-        && args.rank.as_ref().is_none_or(|rank| is("member", rank))
-        && args.node.as_ref().is_none_or(|node| is("node", node))
+    })
+}
+
+/// Whether a field of a file is what is wanted, or nothing is.
+fn is(file: &Value, key: &str, wanted: Option<&String>) -> bool {
+    wanted.is_none_or(|wanted| file.get(key).and_then(Value::as_str) == Some(wanted.as_str()))
 }

@@ -4,10 +4,10 @@ use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::wire::scene::is_scene;
 
 use super::cursor::MAX_FILES;
-use super::{Source, Wanted, rest, source};
+use super::{Source, Wanted, check_written, rest, source};
 use crate::api::error::{ApiError, BAD_PARAMETER, quoted};
 use crate::board::{Board, JobSnapshot};
-use crate::core::job::Attempt;
+use crate::core::job::{Attempt, Job};
 use crate::ingest::logs::{Logs, Stored};
 
 /// Logs of Ray's own programs, which `all` leaves out: they are for those who look for a fault of Ray.
@@ -104,6 +104,27 @@ impl Choice {
             return Err(ApiError::new(BAD_PARAMETER, detail).hint("name a rank, a node or a file"));
         }
         Ok(entries)
+    }
+
+    /// Checks that a member that is meant has written the file, when one is named in full.
+    ///
+    /// # Errors
+    /// None has.
+    pub fn check_file(
+        &self,
+        job: &Job,
+        attempt: &Attempt,
+        entries: &[Entry],
+    ) -> Result<(), ApiError> {
+        let Some(file) = self.file.as_ref().filter(|file| !file.ends_with('*')) else {
+            return Ok(());
+        };
+        let of_member =
+            |entry: &&Entry| self.member.is_none_or(|member| entry.key.member == member);
+        if entries.iter().filter(of_member).any(|entry| entry.stored.file == *file) {
+            return Ok(());
+        }
+        check_written(job, attempt, file)
     }
 
     /// Checks that the node is one of the attempt's.

@@ -428,6 +428,7 @@ async fn look(
         let all = entries(&board, &logs, &snapshot, &attempt);
         let over = attempt.outcome.is_some() && all.iter().all(|entry| entry.ended);
         let chosen = asked.choice.check_node(&all);
+        let chosen = chosen.and_then(|()| asked.choice.check_file(&snapshot.job, &attempt, &all));
         let chosen = match chosen.and_then(|()| asked.choice.of(&snapshot, &attempt, all)) {
             Ok(chosen) => chosen,
             Err(error) => return Ok(Err(error)),

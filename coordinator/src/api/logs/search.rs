@@ -16,6 +16,7 @@ use super::cursor::Place;
 use super::lines::{ANSWER_BYTES, LINES, SCAN_BYTES, context, filter, permit, text_of};
 use crate::api::auth::{Action, Caller, Object, authorize, sees};
 use crate::api::error::{ApiError, BAD_PARAMETER, Problem};
+use crate::api::usage::{is_project, no_such_project};
 use crate::api::{App, Params};
 use crate::board::{Board, JobSnapshot};
 use crate::core::credential::Role;
@@ -104,6 +105,9 @@ pub(in crate::api) async fn search_logs(
     let object =
         if principal.role >= Role::Operator { Object::Any } else { Object::Project(&project) };
     authorize(&principal, Action::ReadJobs, &object)?;
+    if !is_project(&shared.api.board, &project) {
+        return Err(no_such_project(&project));
+    }
     if params.grep.is_none() && !params.errors {
         return Err(ApiError::new(BAD_PARAMETER, "nothing to search for")
             .hint("give `grep`, or `errors=true`"));
