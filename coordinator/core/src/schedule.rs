@@ -442,11 +442,10 @@ impl Core {
             if settled.contains(&line) || not_yet() {
                 continue;
             }
-            if self.out_of_reach(candidate).is_some() {
-                settled.insert(line);
-            } else if !self.fits_beside(candidate, &mut pass, now)
-                && !self.block(candidate, &mut pass)
-            {
+            let goes_on = self.out_of_reach(candidate).is_none()
+                && (self.fits_beside(candidate, &mut pass, now)
+                    || self.block(candidate, &mut pass));
+            if !goes_on {
                 settled.insert(line);
             }
         }

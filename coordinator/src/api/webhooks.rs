@@ -360,7 +360,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut store = Store::open(&directory.path().join("store.redb"), false, "c").unwrap();
         let notice = |number: u64| {
-            let is_job = number % 2 == 0;
+            let is_job = number.is_multiple_of(2);
             Write::Notice(Notice {
                 wall_ms: number,
                 kind: if is_job { "job.failed" } else { "node.joined" }.to_owned(),

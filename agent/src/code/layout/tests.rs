@@ -113,11 +113,13 @@ fn a_tree_is_laid_out_for_reading() {
 }
 
 /// What a job can do to the code when it is root, or the user whose the code is.
+type Change = fn(&Path);
+
 #[test]
 fn code_that_a_job_changed_is_put_aside_and_written_anew() {
     let (tree, bytes) = sample();
     let hex = tree.name().hex();
-    let changes: [(&str, fn(&Path)); 9] = [
+    let changes: [(&str, Change); 9] = [
         ("a.py", |at| {
             set_mode(&at.join("a.py"), 0o644);
             std::fs::write(at.join("a.py"), "print(9)").unwrap();
