@@ -37,7 +37,7 @@ pub async fn inject(fault: Fault, gpus: BTreeSet<GpuId>) -> Result<Vec<u8>, Requ
 }
 
 fn not_here(why: &str) -> RequestFailure {
-    let text = format!("faults are for simulated GPUs only: {why}");
+    let text = format!("only simulated GPUs can be made to fail: {why}");
     RequestFailure { reason: FailureReason::NotHere, text }
 }
 
@@ -102,7 +102,7 @@ fn edit(state: &mut Table, fault: Fault) -> Result<String, RequestFailure> {
         Fault::Link => {
             let mut active = links_of(gpu).filter(|link| link.get("active") == Some(&true.into()));
             let link =
-                active.next().ok_or_else(|| no_answer(&"the first one has no active NVLink"))?;
+                active.next().ok_or_else(|| not_here("its first one has no active NVLink"))?;
             link.insert("active".to_owned(), false.into());
             Ok(format!("an NVLink of {name} is down"))
         }

@@ -25,6 +25,7 @@ use crate::ca::{Ca, write_new};
 use crate::config::Config;
 use crate::control;
 use crate::core::credential::{ApiTokenRecord, Principal, Role};
+use crate::core::effect::Answer;
 use crate::core::event::Event;
 use crate::driver::{self, DriverHandle};
 use crate::examine::Examiner;
@@ -265,6 +266,12 @@ async fn ensure_admin(driver: &DriverHandle, path: &Path) -> anyhow::Result<()> 
         role: Role::Admin,
         from: None,
     };
-    driver.ask(|request| Event::CreateApiToken { request, record, actor }).await?;
+    let made = driver.ask(|request| Event::CreateApiToken { request, record, actor }).await?;
+    anyhow::ensure!(
+        made == Answer::Done,
+        "no administrator's token can be made, because the store has a token `admin` of another user, \
+         project or role, and {} is gone: put that file back from a backup",
+        path.display()
+    );
     write_new(path, token.as_bytes(), 0o600)
 }

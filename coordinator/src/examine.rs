@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gangline_common::ids::{GangId, MemberId, MemberKey, NodeId};
+use gangline_common::redact::Redactor;
 use gangline_common::wire::scene::is_scene;
 use gangline_diagnosis::{
     Action, Case, Category, Diagnosis, Evidence, Fact, FactKind, MAX_SOURCES, Rules, Source,
@@ -131,6 +132,12 @@ impl Examiner {
     pub fn look_into(&self, snapshot: &JobSnapshot, number: u32) -> Option<Found> {
         let attempt = snapshot.attempts.iter().find(|attempt| attempt.number == number)?;
         let gang = snapshot.gang.as_deref().filter(|gang| gang.epoch == attempt.epoch);
+        // Before anything is cut: half a secret would not be known as one.
+        let redactor = self.redactor(snapshot);
+        let hide = |bytes: Vec<u8>| match &redactor {
+            Some(redactor) => redactor.clean_bytes(&bytes),
+            None => bytes,
+        };
         let mut case = Case::new(&self.rules);
         for fact in self.facts(attempt, gang) {
             case.fact(fact);
@@ -161,12 +168,18 @@ impl Examiner {
             let head = read(0, head_bytes);
             let rest = length.saturating_sub(head.len() as u64);
             let tail_length = rest.min(tail_bytes as u64);
-            let tail = read(length - tail_length, tail_length as usize);
+            let mut tail = read(length - tail_length, tail_length as usize);
+            if rest > tail_length {
+                // It begins within a line.
+                let begin = tail.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+                tail.drain(..begin.map_or(tail.len(), |at| at + 1));
+            }
             let node = gang.and_then(|gang| gang.members.get(&member)).map(|m| m.node.clone());
             let name = format!("{}/{file}", member_name(member));
             let node_name = node.as_ref().map(|node| self.name(node)).unwrap_or_default();
             // A tail that follows the head at once belongs to it.
-            let whole = [head.as_slice(), tail.as_slice()].concat();
+            let whole = hide([head.as_slice(), tail.as_slice()].concat());
+            let (head, tail) = (hide(head), hide(tail));
             let mut source = match rest == tail_length {
                 true => Source { head: &whole, ..Source::whole(&name, &[]) },
                 false => Source { head: &head, tail: &tail, ..Source::whole(&name, &[]) },
@@ -193,26 +206,17 @@ impl Examiner {
             diagnosis = under(policy, line, diagnosis);
         }
         let mut found = Found { diagnosis, policy, node };
-        self.redact(snapshot, &mut found);
+        redact(redactor.as_ref(), &mut found);
         Some(found)
     }
 
-    /// Takes secrets out of the lines that are quoted: the answer is kept, and shown to everybody who may
-    /// see the job.
-    fn redact(&self, snapshot: &JobSnapshot, found: &mut Found) {
-        let redactor = redactor(&self.sealer, &self.board, snapshot);
-        if let Err(error) = &redactor {
-            tracing::warn!(job = %snapshot.job.id, %error, "no line is quoted");
-        }
-        let clean = |text: &mut String| {
-            *text = redactor.as_ref().map_or_else(|_| NOT_QUOTED.to_owned(), |r| r.clean(text));
-        };
-        let Diagnosis { evidence, consequences, shadow, .. } = &mut found.diagnosis;
-        let others = consequences.iter_mut().chain(shadow).map(|other| &mut other.evidence);
-        evidence.iter_mut().chain(others).for_each(|line| clean(&mut line.text));
-        if let Some((_, line, _)) = &mut found.policy {
-            clean(line);
-        }
+    /// What finds the secrets of the job's project; `None` when that cannot be had.
+    fn redactor(&self, snapshot: &JobSnapshot) -> Option<Redactor> {
+        redactor(&self.sealer, &self.board, snapshot)
+            .inspect_err(|error| {
+                tracing::warn!(job = %snapshot.job.id, %error, "no line is quoted");
+            })
+            .ok()
     }
 
     /// What needs no log: the ends of members, lost nodes, conditions of nodes.
@@ -411,6 +415,20 @@ fn first_policy(
         let shown = line.get(..SUMMARY).unwrap_or(line);
         Some((index, String::from_utf8_lossy(shown).into_owned()))
     })
+}
+
+/// Takes secrets out of the lines that are quoted: the answer is kept, and shown to everybody who may
+/// see the job.
+fn redact(redactor: Option<&Redactor>, found: &mut Found) {
+    let clean = |text: &mut String| {
+        *text = redactor.map_or_else(|| NOT_QUOTED.to_owned(), |redactor| redactor.clean(text));
+    };
+    let Diagnosis { evidence, consequences, shadow, .. } = &mut found.diagnosis;
+    let others = consequences.iter_mut().chain(shadow).map(|other| &mut other.evidence);
+    evidence.iter_mut().chain(others).for_each(|line| clean(&mut line.text));
+    if let Some((_, line, _)) = &mut found.policy {
+        clean(line);
+    }
 }
 
 /// The answer where a log policy of the spec decides: its line comes first, and what it says is done.

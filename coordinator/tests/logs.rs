@@ -188,6 +188,38 @@ async fn queries_that_cannot_be_meant_are_refused() {
 }
 
 #[tokio::test]
+async fn what_is_named_wrongly_is_refused_and_not_taken_for_nothing() {
+    let scene = Scene::start().await;
+    scene.write(0, "output", 0, b"text\n");
+    let job = &scene.job;
+    let wrong = [
+        (format!("/api/v1/jobs/{job}/logs?attempt=9"), "E0300"),
+        (format!("/api/v1/jobs/{job}/logs?file=nosuch"), "E0300"),
+        (format!("/api/v1/jobs/{job}/logs/lines?attempt=9"), "E0300"),
+        ("/api/v1/nodes?pool=nosuch".to_owned(), "E0370"),
+        ("/api/v1/nodes?pol=default".to_owned(), "E0300"),
+        ("/api/v1/nodes/stream?pool=nosuch".to_owned(), "E0370"),
+        ("/api/v1/nodes/stream?node=nosuch".to_owned(), "E0307"),
+        ("/api/v1/events?object=job%20nosuch".to_owned(), "E0306"),
+        ("/api/v1/events?object=node%20nosuch".to_owned(), "E0307"),
+        ("/api/v1/events?kind=job.faild".to_owned(), "E0300"),
+    ];
+    for (path, code) in wrong {
+        let problem = scene.fixture.problem(Method::GET, &path, ALICE).await;
+        assert_eq!(problem["code"], code, "{path}: {problem}");
+    }
+    // A name or the beginning of an id is as good as the id.
+    let name = scene.fixture.get(&format!("/api/v1/jobs/{job}"), ALICE).await["name"].clone();
+    let of = async |selector: &str| {
+        let path = format!("/api/v1/events?object=job%20{selector}");
+        scene.fixture.get(&path, ALICE).await["events"].as_array().map(Vec::len)
+    };
+    let all = of(job).await;
+    assert!(all.is_some_and(|events| events > 0), "{all:?}");
+    assert_eq!((of(name.as_str().unwrap()).await, of(&job[..6]).await), (all, all));
+}
+
+#[tokio::test]
 async fn noise_and_lies_in_a_log_stay_harmless() {
     let scene = Scene::start().await;
     scene.write(0, "output", 0, &vec![0; 300_000]);

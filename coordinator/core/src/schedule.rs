@@ -24,6 +24,8 @@ use super::preemption::{CLAIMANT_LIMIT, gpus_of};
 use super::projects::Quota;
 use super::queue::{LineId, ShapeId};
 
+/// Most jobs ahead of one for which a pass is rehearsed: with more, nobody is sent back for it soon.
+const REHEARSED: usize = 256;
 /// Waiting gangs for which nodes are kept at a time.
 pub const RESERVATION_LIMIT: usize = 16;
 
@@ -430,6 +432,9 @@ impl Core {
         let mut pass = Pass::default();
         // Whose next member is not looked at.
         let mut settled: BTreeSet<LineId> = BTreeSet::new();
+        if ahead.len() > REHEARSED {
+            return None;
+        }
         for candidate in ahead.iter().map(|standing| &standing.job).chain([job]) {
             if pass.blocked.len() >= CLAIMANT_LIMIT {
                 return None;

@@ -94,7 +94,7 @@ kinds! {
     LOGS_REMOVED = "E0393", GONE, "The logs were removed";
     TOO_MANY_SEARCHES = "E0394", SERVICE_UNAVAILABLE, "Too many searches";
     NO_SUCH_NODE_TEST = "E0395", NOT_FOUND, "No such check of the network";
-    NOT_SIMULATED = "E0396", CONFLICT, "The node has no simulated GPUs";
+    NOT_SIMULATED = "E0396", CONFLICT, "That fault cannot be injected there";
     INTERNAL = "E0399", INTERNAL_SERVER_ERROR, "The coordinator failed";
 }
 

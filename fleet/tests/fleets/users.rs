@@ -215,7 +215,7 @@ async fn the_first_steps_and_what_each_mistake_is_told() -> TestResult {
     let waiting = alice.says(&["submit", "job.yaml", "--gpus", "40"])?;
     assert_eq!(waiting.code, Some(0), "{waiting:?}");
     assert!(waiting.stdout.contains(waits) && waiting.stdout.contains(why), "{waiting:?}");
-    mistake(&["logs", "no-such-job"], 1, &["`gangline ps -a` lists your jobs"])?;
+    mistake(&["logs", "no-such-job"], 102, &["`gangline ps -a` lists your jobs"])?;
 
     let ran = alice.says(&["submit", "job.yaml", "-f"])?;
     assert_eq!(ran.code, Some(0), "{ran:?}");
