@@ -194,7 +194,6 @@ async fn what_is_named_wrongly_is_refused_and_not_taken_for_nothing() {
     let job = &scene.job;
     let wrong = [
         (format!("/api/v1/jobs/{job}/logs?attempt=9"), "E0300"),
-        (format!("/api/v1/jobs/{job}/logs?file=nosuch"), "E0300"),
         (format!("/api/v1/jobs/{job}/logs/lines?attempt=9"), "E0300"),
         ("/api/v1/nodes?pool=nosuch".to_owned(), "E0370"),
         ("/api/v1/nodes?pol=default".to_owned(), "E0300"),
@@ -207,6 +206,18 @@ async fn what_is_named_wrongly_is_refused_and_not_taken_for_nothing() {
     for (path, code) in wrong {
         let problem = scene.fixture.problem(Method::GET, &path, ALICE).await;
         assert_eq!(problem["code"], code, "{path}: {problem}");
+    }
+    // A file may come as long as the attempt runs.
+    for (path, follows) in [("logs", ""), ("logs/lines", "&tail=5")] {
+        let path = format!("/api/v1/jobs/{job}/{path}?file=nosuch{follows}");
+        let answer = scene.fixture.request(Method::GET, &path, ALICE).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+    }
+    scene.end().await;
+    for path in ["logs", "logs/lines"] {
+        let path = format!("/api/v1/jobs/{job}/{path}?file=nosuch");
+        let problem = scene.fixture.problem(Method::GET, &path, ALICE).await;
+        assert_eq!(problem["code"], "E0300", "{path}: {problem}");
     }
     // A name or the beginning of an id is as good as the id.
     let name = scene.fixture.get(&format!("/api/v1/jobs/{job}"), ALICE).await["name"].clone();
