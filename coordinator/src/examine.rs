@@ -178,12 +178,11 @@ impl Examiner {
             let name = format!("{}/{file}", member_name(member));
             let node_name = node.as_ref().map(|node| self.name(node)).unwrap_or_default();
             // A tail that follows the head at once belongs to it.
-            let whole = hide([head.as_slice(), tail.as_slice()].concat());
-            let (head, tail) = (hide(head), hide(tail));
-            let mut source = match rest == tail_length {
-                true => Source { head: &whole, ..Source::whole(&name, &[]) },
-                false => Source { head: &head, tail: &tail, ..Source::whole(&name, &[]) },
+            let (head, tail) = match rest == tail_length {
+                true => (hide([head, tail].concat()), Vec::new()),
+                false => (hide(head), hide(tail)),
             };
+            let mut source = Source { head: &head, tail: &tail, ..Source::whole(&name, &[]) };
             if let MemberId::Rank(rank) = member {
                 source = source.of_rank(Some(rank));
             }
@@ -191,7 +190,7 @@ impl Examiner {
                 source = source.on_node(&node_name, 0);
             }
             case.read(&source);
-            if let Some((index, line)) = first_policy(&policies, &whole, until)
+            if let Some((index, line)) = first_policy(&policies, &[head, tail].concat(), until)
                 && by_policy.as_ref().is_none_or(|(known, ..)| index < *known)
             {
                 by_policy = Some((index, line, node));
