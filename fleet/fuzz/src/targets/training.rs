@@ -39,6 +39,13 @@ impl Found {
         }
     }
 
+    /// Of what a reader made of `input`.
+    fn by(input: &[u8], read: impl FnOnce(&mut dyn FnMut(Reading)) -> Scanned) -> Verdict {
+        let mut found = Found::default();
+        let scanned = read(&mut |reading| found.note(&reading));
+        found.verdict(scanned, input)
+    }
+
     fn verdict(self, scanned: Scanned, input: &[u8]) -> Verdict {
         if scanned.used > input.len() as u64 {
             return Verdict::Broken(format!("{scanned:?} of {} bytes", input.len()));
@@ -84,9 +91,7 @@ fn event_file() -> Target {
 }
 
 fn of_events(input: &[u8]) -> Verdict {
-    let mut found = Found::default();
-    let scanned = scan_events(input, |reading| found.note(&reading));
-    found.verdict(scanned, input)
+    Found::by(input, |each| scan_events(input, each))
 }
 
 fn event_record(body: &[u8]) -> Vec<u8> {
@@ -133,9 +138,7 @@ fn run_file() -> Target {
 }
 
 fn of_run(input: &[u8]) -> Verdict {
-    let mut found = Found::default();
-    let scanned = scan_run(input, 0, |reading| found.note(&reading));
-    found.verdict(scanned, input)
+    Found::by(input, |each| scan_run(input, 0, each))
 }
 
 /// What is in the chunks of a file that has one block.
@@ -178,9 +181,10 @@ fn lines() -> Target {
         // The expressions' own memory is made by the first lines.
         memory: Memory { fixed: 2 << 20, per_byte: 64 },
         feed: Box::new(|input| {
-            let mut found = Found::default();
-            Feed::default().take(input, |reading| found.note(&reading));
-            found.verdict(Scanned::default(), input)
+            Found::by(input, |each| {
+                Feed::default().take(input, each);
+                Scanned::default()
+            })
         }),
     }
 }
