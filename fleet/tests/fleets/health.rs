@@ -2,10 +2,10 @@
 //! that is frozen. What is shown, what is done about it, and what is left alone.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{SHORT, TestResult, built};
+use crate::support::{SHORT, TestResult, built, runs};
 use anyhow::{Context, ensure};
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
@@ -212,9 +212,7 @@ async fn the_network_is_measured_with_debians_pytorch() -> TestResult {
 const PYTHON: &str = "/usr/bin/python3";
 
 fn has_torch() -> bool {
-    let mut command = Command::new(PYTHON);
-    command.args(["-c", "import torch.distributed"]).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
+    runs(PYTHON, &["-c", "import torch.distributed"])
 }
 
 #[tokio::test]

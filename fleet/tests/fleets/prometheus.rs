@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{RAY, TestResult, built, ray_python};
+use crate::support::{RAY, TestResult, built, ray_python, runs};
 use anyhow::{Context, bail, ensure};
 use gangline_fleet::api::Api;
 use gangline_fleet::build::{Binaries, workspace};
@@ -34,12 +34,7 @@ const DASHBOARD_12239: [&str; 6] = [
 
 /// Whether the programs are there; says so when they are not.
 fn has_prometheus() -> bool {
-    let runs = |program: &str| {
-        let mut command = Command::new(program);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    let there = runs("prometheus") && runs("promtool");
+    let there = ["prometheus", "promtool"].iter().all(|program| runs(program, &["--version"]));
     if !there {
         eprintln!("skipped: no `prometheus` and `promtool` (the Debian package is `prometheus`)");
     }

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::support::endpoint::{CANARY, Endpoint};
-use crate::support::{SHORT, TestResult, built};
+use crate::support::{SHORT, TestResult, built, runs};
 use anyhow::{Context, bail};
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
@@ -128,11 +128,7 @@ async fn kills_in_between_lose_no_event_and_no_gpu_time() -> TestResult {
 const ALERTMANAGER: [&str; 2] = ["prometheus-alertmanager", "alertmanager"];
 
 fn alertmanager() -> Option<&'static str> {
-    ALERTMANAGER.into_iter().find(|program| {
-        let mut command = Command::new(program);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    })
+    ALERTMANAGER.into_iter().find(|program| runs(program, &["--version"]))
 }
 
 /// Asks the Alertmanager until the alert of this name is or is no longer among the active ones.

@@ -4,6 +4,7 @@
 pub mod disk;
 pub mod endpoint;
 
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use gangline_fleet::build::{Binaries, binaries};
@@ -33,6 +34,13 @@ pub async fn command_fleet(workers: u32) -> anyhow::Result<Fleet> {
 /// A coordinator, a head node without GPU and two workers with four GPUs each.
 pub async fn ray_fleet() -> anyhow::Result<Fleet> {
     training::ray_fleet(built().await?).await
+}
+
+/// Whether a program is there and ends well with these words.
+pub fn runs(program: &str, words: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// Whether hosts in namespaces can be made here; says so where they cannot.
