@@ -1,13 +1,13 @@
 //! Reading one device: what is remembered of it, and its files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::Errno;
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::io::{Errno, pread};
 
 use super::{
     Counter, Gid, LinkLayer, MAX_COUNTERS, MAX_GIDS, MAX_PORTS, MAX_UNREADABLE, Port, PortState,
@@ -39,12 +39,30 @@ pub(super) struct Device {
 
 struct PortMemory {
     path: PathBuf,
-    /// Directories of counters with the names of their files.
-    directories: Vec<(OwnedFd, Vec<String>)>,
+    directories: Vec<Directory>,
     listed: Option<Instant>,
     gids: Vec<Gid>,
     /// Every counter that was ever read, of those that are listed.
     known: BTreeMap<String, Counter>,
+}
+
+/// A directory of counters.
+struct Directory {
+    opened: OwnedFd,
+    /// What it was when its files were listed.
+    was: Stamp,
+    files: Vec<CounterFile>,
+}
+
+/// Differs when files of a directory have come or gone, or the directory has. In sysfs neither
+/// happens while a device is there, and a file of a device that is gone says so when it is read.
+type Stamp = (u64, i64, i64);
+
+struct CounterFile {
+    name: String,
+    /// Opening and closing costs more than reading; sysfs makes the text anew for each read from
+    /// the beginning. `None` where too many are open.
+    kept: Option<OwnedFd>,
 }
 
 impl Device {
@@ -52,7 +70,13 @@ impl Device {
         Device { path, slow: None, ports: BTreeMap::new() }
     }
 
-    pub(super) fn read(&mut self) -> RdmaDevice {
+    /// Files that are kept open.
+    pub(super) fn kept(&self) -> usize {
+        self.ports.values().map(PortMemory::kept).sum()
+    }
+
+    /// Reads everything; `room` is how many more files may be kept open.
+    pub(super) fn read(&mut self, room: &mut usize) -> RdmaDevice {
         let kept = self.slow.take().filter(|(at, _)| at.elapsed() < SLOW);
         let (at, slow) = kept.unwrap_or_else(|| (Instant::now(), identity(&self.path)));
         let mut device = slow.clone();
@@ -75,7 +99,7 @@ impl Device {
             .map(|number| {
                 let new = || PortMemory::new(path.join("ports").join(number.to_string()));
                 let port = self.ports.entry(number).or_insert_with(new);
-                Port { number, ..port.read() }
+                Port { number, ..port.read(room) }
             })
             .collect();
         device
@@ -107,13 +131,18 @@ impl PortMemory {
         }
     }
 
-    fn read(&mut self) -> Port {
+    fn kept(&self) -> usize {
+        let files = self.directories.iter().flat_map(|directory| &directory.files);
+        files.filter(|file| file.kept.is_some()).count()
+    }
+
+    fn read(&mut self, room: &mut usize) -> Port {
         let old = self.listed.is_none_or(|at| at.elapsed() >= SLOW);
         let (counters, unreadable) = match (!old).then(|| self.numbers()) {
             Some(Numbers { moved: false, read, unreadable }) => (read, unreadable),
             // The names are old, or files are no longer where they were.
             _ => {
-                self.list();
+                self.list(room);
                 let Numbers { read, unreadable, .. } = self.numbers();
                 (read, unreadable)
             }
@@ -134,35 +163,45 @@ impl PortMemory {
     }
 
     /// Finds the files and the addresses anew.
-    fn list(&mut self) {
+    fn list(&mut self, room: &mut usize) {
         self.listed = Some(Instant::now());
+        *room += self.kept();
         self.directories.clear();
-        let mut room = MAX_COUNTERS;
+        let mut most = MAX_COUNTERS;
         for kind in ["counters", "hw_counters"] {
             let path = self.path.join(kind);
             let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-            let Ok(directory) = openat(CWD, &path, flags, Mode::empty()) else { continue };
-            let Ok(mut files) = names(&path) else { continue };
-            files.sort();
-            files.truncate(room);
-            room -= files.len();
-            self.directories.push((directory, files));
+            let Ok(opened) = openat(CWD, &path, flags, Mode::empty()) else { continue };
+            // Before the files are listed: one that comes meanwhile is found the next time.
+            let (Ok(was), Ok(mut names)) = (stamp(&opened), names(&path)) else { continue };
+            names.sort();
+            names.truncate(most);
+            most -= names.len();
+            let file = |name: String| {
+                let kept = if *room > 0 { open(&opened, &name).ok() } else { None };
+                *room -= usize::from(kept.is_some());
+                CounterFile { name, kept }
+            };
+            let files = names.into_iter().map(file).collect();
+            self.directories.push(Directory { opened, was, files });
         }
-        let listed = |name: &String| self.directories.iter().any(|(_, files)| files.contains(name));
-        self.known.retain(|name, _| listed(name));
+        let files = self.directories.iter().flat_map(|directory| &directory.files);
+        let listed: BTreeSet<&str> = files.map(|file| file.name.as_str()).collect();
+        self.known.retain(|name, _| listed.contains(name.as_str()));
         self.gids = gids(&self.path);
     }
 
     fn numbers(&self) -> Numbers {
         let mut numbers = Numbers::default();
-        for (directory, files) in &self.directories {
-            for file in files {
-                match number(directory, file) {
-                    Ok(Some(value)) => numbers.read.push((file.clone(), value)),
+        for directory in &self.directories {
+            numbers.moved |= stamp(&directory.opened) != Ok(directory.was);
+            for file in &directory.files {
+                match file.number(&directory.opened) {
+                    Ok(Some(value)) => numbers.read.push((file.name.clone(), value)),
                     // The port does not count this.
                     Ok(None) => {}
                     Err(Errno::NOENT | Errno::NODEV) => numbers.moved = true,
-                    Err(_) => numbers.unreadable.push(file.clone()),
+                    Err(_) => numbers.unreadable.push(file.name.clone()),
                 }
             }
         }
@@ -201,11 +240,28 @@ struct Numbers {
     moved: bool,
 }
 
-/// The number in a file; `None` where the file says that there is none.
-fn number(directory: impl AsFd, name: &str) -> Result<Option<u64>, Errno> {
-    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+impl CounterFile {
+    /// Its number; `None` where it says that there is none.
+    fn number(&self, directory: &OwnedFd) -> Result<Option<u64>, Errno> {
+        match &self.kept {
+            Some(file) => number(file),
+            None => number(open(directory, &self.name)?),
+        }
+    }
+}
+
+fn stamp(directory: &OwnedFd) -> Result<Stamp, Errno> {
+    let found = fstat(directory)?;
+    Ok((found.st_nlink, found.st_mtime, found.st_mtime_nsec as i64))
+}
+
+fn open(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn number(file: impl AsFd) -> Result<Option<u64>, Errno> {
     let mut buffer = [0; 64];
-    let length = rustix::io::read(&file, &mut buffer)?;
+    let length = pread(file, &mut buffer, 0)?;
     let text = buffer.get(..length).and_then(|text| std::str::from_utf8(text).ok());
     match text.map(str::trim) {
         // What a port without such a counter says.

@@ -104,6 +104,32 @@ fn growth_survives_a_counter_that_begins_anew() {
 }
 
 #[test]
+fn more_files_than_may_stay_open_are_read_all_the_same() {
+    let tree = device(Tree::new(), "mlx5_0", "InfiniBand");
+    let mut collector = RdmaCollector { most_kept: 3, ..RdmaCollector::new(&roots(&tree)) };
+    let before = collector.read().expect("reading");
+    let kept: usize = collector.devices.values().map(Device::kept).sum();
+    assert_eq!(kept, 3);
+    let tree = counter(tree, "mlx5_0", "counters/VL15_dropped", "1\n");
+    let tree = counter(tree, "mlx5_0", "hw_counters/out_of_sequence", "9\n");
+    let tree = counter(tree, "mlx5_0", "hw_counters/new_one", "5\n");
+    // The clock of a file system may be too coarse to tell this from the time of the listing.
+    let directory = tree.path("sys/class/infiniband/mlx5_0/ports/1/hw_counters");
+    let directory = std::fs::File::open(directory).expect("directory");
+    directory.set_modified(std::time::UNIX_EPOCH).expect("another time");
+    let after = collector.read().expect("reading");
+    let (before, after) = (port(&before, "mlx5_0"), port(&after, "mlx5_0"));
+    assert_eq!(after.counters.len(), before.counters.len() + 2);
+    assert_eq!(after.counters["VL15_dropped"].value, 1);
+    assert_eq!(after.counters["out_of_sequence"].step, 2);
+    assert_eq!(after.counters["new_one"].value, 5, "a file that came is found at once");
+    collector.devices.clear();
+    collector.read().expect("reading");
+    let kept: usize = collector.devices.values().map(Device::kept).sum();
+    assert_eq!(kept, 3, "what is forgotten makes room");
+}
+
+#[test]
 fn what_cannot_be_read_is_told_of_and_absent() {
     let tree = device(Tree::new(), "mlx5_0", "InfiniBand");
     let tree = device(tree, "mlx5_1", "InfiniBand");
