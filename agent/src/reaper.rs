@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, WaitId, WaitIdOptions, WaitOptions, waitid, waitpid};
 use tokio::time::MissedTickBehavior;
 
 use crate::supervisor::process::{self, ProcessId};
@@ -41,8 +41,13 @@ pub async fn run() {
     }
 }
 
-/// Dead children of `parent` that nobody has waited for yet.
+/// Dead children of `parent`, this process, that nobody has waited for yet.
 fn zombies(parent: u32) -> BTreeSet<ProcessId> {
+    // One call instead of a walk through all processes of the host, as nearly always nothing is dead.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    if !matches!(waitid(WaitId::All, options), Ok(Some(_))) {
+        return BTreeSet::new();
+    }
     let dead = |stat: &process::Stat| stat.parent == parent && stat.state == b'Z';
     process::all().into_iter().filter(dead).map(|stat| stat.id).collect()
 }
