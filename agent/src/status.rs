@@ -1,10 +1,12 @@
-//! The status file: what `gangline-agent status` shows without talking to the agent.
+//! The status file: what `gangline-agent status` shows without talking to the agent. It is written
+//! when something has changed; its time of modification is the agent's sign of life.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use gangline_common::time::{Timestamp, wall_text};
+use gangline_common::time::wall_text;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
@@ -12,16 +14,15 @@ use crate::core::assignment::Phase;
 use crate::link::LinkStatus;
 use crate::supervisor::process;
 
-/// How often the file is rewritten.
+/// How often the file is looked after.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A file older than this was left by an agent that is gone or stuck.
+/// A file that nobody looked after for longer than this was left by an agent that is gone or stuck.
 const STALE_MS: u64 = 5_000;
 
 /// One look at the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     pub pid: u32,
-    pub written_wall_ms: u64,
     pub connected: bool,
     pub coordinator: String,
     /// Absent before the first connection.
@@ -46,7 +47,6 @@ impl Status {
         });
         Status {
             pid: std::process::id(),
-            written_wall_ms: Timestamp::now().wall_ms,
             connected: link.connected,
             coordinator: link.coordinator.clone(),
             node: link.node.clone(),
@@ -74,29 +74,37 @@ pub fn path(state_dir: &Path) -> PathBuf {
     state_dir.join("status.json")
 }
 
-/// Rewrites the file at most once a second.
+/// Looks after the file at most once a second.
 #[derive(Debug)]
 pub struct StatusFile {
     path: PathBuf,
-    written: Option<Instant>,
+    looked: Option<Instant>,
+    /// What the file says.
+    written: Option<Status>,
     complained: bool,
 }
 
 impl StatusFile {
     pub fn new(path: PathBuf) -> Self {
-        StatusFile { path, written: None, complained: false }
+        StatusFile { path, looked: None, written: None, complained: false }
     }
 
     /// Writes what `look` sees if the file is due. A failure is logged once and disturbs nothing.
     pub fn refresh(&mut self, look: impl FnOnce() -> Status) {
         // Slightly less than the interval, so that a tick of the same length is never skipped.
-        if self.written.is_some_and(|at| at.elapsed() < INTERVAL * 9 / 10) {
+        if self.looked.is_some_and(|at| at.elapsed() < INTERVAL * 9 / 10) {
             return;
         }
-        self.written = Some(Instant::now());
-        match write(&self.path, &look()) {
-            Ok(()) => self.complained = false,
+        self.looked = Some(Instant::now());
+        let status = look();
+        // A file that is gone is written anew, too.
+        if self.written.as_ref() == Some(&status) && touch(&self.path).is_ok() {
+            return;
+        }
+        match write(&self.path, &status) {
+            Ok(()) => (self.written, self.complained) = (Some(status), false),
             Err(error) => {
+                self.written = None;
                 if !std::mem::replace(&mut self.complained, true) {
                     let path = self.path.display();
                     tracing::warn!(%path, %error, "the status file cannot be written");
@@ -104,6 +112,12 @@ impl StatusFile {
             }
         }
     }
+}
+
+fn touch(path: &Path) -> io::Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    let times = Timestamps { last_access: now, last_modification: now };
+    Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
 }
 
 /// Not made durable: it is worth nothing after a crash.
@@ -117,24 +131,31 @@ fn write(path: &Path, status: &Status) -> io::Result<()> {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Finding {
     Running(Status),
-    /// Written by an agent that is gone or stuck; how long ago, in milliseconds.
-    Stale(Status, u64),
+    /// Written by an agent that is gone or stuck.
+    Stale {
+        status: Status,
+        seen_wall_ms: u64,
+        ago_ms: u64,
+    },
     Absent,
 }
 
 /// Reads the status below `state_dir` as of `now_wall_ms`. A status whose writer is gone is stale
 /// at once.
 pub fn read(state_dir: &Path, now_wall_ms: u64) -> io::Result<Finding> {
-    let text = match std::fs::read(path(state_dir)) {
+    let path = path(state_dir);
+    let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Finding::Absent),
         Err(e) => return Err(e),
     };
     let status: Status = serde_json::from_slice(&text)?;
-    let age = now_wall_ms.saturating_sub(status.written_wall_ms);
+    let seen = std::fs::metadata(&path)?.modified()?.duration_since(SystemTime::UNIX_EPOCH);
+    let seen_wall_ms = seen.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+    let ago_ms = now_wall_ms.saturating_sub(seen_wall_ms);
     let gone = process::stat(status.pid).is_none_or(|writer| !writer.lives());
-    Ok(match gone || age > STALE_MS {
-        true => Finding::Stale(status, age),
+    Ok(match gone || ago_ms > STALE_MS {
+        true => Finding::Stale { status, seen_wall_ms, ago_ms },
         false => Finding::Running(status),
     })
 }
@@ -149,10 +170,10 @@ impl Finding {
         match self {
             Finding::Absent => "no agent has run with this state directory\n".to_owned(),
             Finding::Running(status) => describe(status),
-            Finding::Stale(status, age) => format!(
+            Finding::Stale { status, seen_wall_ms, ago_ms } => format!(
                 "the agent is gone or stuck. Last seen {} s ago, at {}:\n{}",
-                age / 1000,
-                wall_text(status.written_wall_ms),
+                ago_ms / 1000,
+                wall_text(*seen_wall_ms),
                 describe(status)
             ),
         }
@@ -187,7 +208,14 @@ mod tests {
             node: Some("n-1".into()),
             problem: None,
         };
-        Status { written_wall_ms: 10_000, ..Status::of(&Core::new(), &link) }
+        Status::of(&Core::new(), &link)
+    }
+
+    /// As of so many milliseconds after the sign of life.
+    fn read_after(state_dir: &Path, ms: u64) -> Finding {
+        let written = std::fs::metadata(path(state_dir)).unwrap().modified().unwrap();
+        let written = written.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        read(state_dir, written.as_millis() as u64 + ms).unwrap()
     }
 
     #[test]
@@ -197,13 +225,40 @@ mod tests {
         assert!(!Finding::Absent.is_connected());
         let mut file = StatusFile::new(path(directory.path()));
         file.refresh(status);
-        file.refresh(|| panic!("written twice within a moment"));
-        let fresh = read(directory.path(), 12_000).unwrap();
+        file.refresh(|| panic!("looked after twice within a moment"));
+        let fresh = read_after(directory.path(), 2_000);
         assert_eq!(fresh, Finding::Running(status()));
         assert!(fresh.is_connected() && fresh.text().contains("n-1"));
-        let stale = read(directory.path(), 18_000).unwrap();
-        assert_eq!(stale, Finding::Stale(status(), 8_000));
+        let stale = read_after(directory.path(), 8_000);
+        assert!(
+            matches!(&stale, Finding::Stale { status: of, ago_ms: 8_000, .. } if *of == status())
+        );
         assert!(!stale.is_connected() && stale.text().contains("8 s"), "{}", stale.text());
+    }
+
+    #[test]
+    fn what_has_not_changed_is_not_written_again() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = path(directory.path());
+        let mut file = StatusFile::new(path.clone());
+        let mut again = |status: Status| {
+            file.looked = None;
+            file.refresh(|| status);
+            let found = std::fs::metadata(&path).unwrap();
+            (found.ino(), found.modified().unwrap())
+        };
+        let (first, _) = again(status());
+        let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+        let (same, touched) = again(status());
+        assert_eq!(same, first);
+        assert!(touched > old, "the sign of life is renewed");
+        again(Status { connected: false, ..status() });
+        assert!(!read_after(directory.path(), 0).is_connected());
+        std::fs::remove_file(&path).unwrap();
+        again(Status { connected: false, ..status() });
+        assert_ne!(read(directory.path(), 0).unwrap(), Finding::Absent);
     }
 
     #[test]
@@ -213,7 +268,7 @@ mod tests {
         let pid = child.id();
         child.wait().unwrap();
         write(&path(directory.path()), &Status { pid, ..status() }).unwrap();
-        assert!(matches!(read(directory.path(), 10_001).unwrap(), Finding::Stale(_, 1)));
+        assert!(matches!(read_after(directory.path(), 1), Finding::Stale { ago_ms: 1, .. }));
     }
 
     #[test]

@@ -259,7 +259,7 @@ fn files(scratch: &Path) -> anyhow::Result<Vec<Target>> {
     let status = Target {
         name: "agent's status file",
         seeds: bytes_of(&[
-            r#"{"pid":1,"written_wall_ms":1,"connected":true,"coordinator":"quic://a:1","node":"n-1","problem":null,"generation":"1.2","members":[]}"#,
+            r#"{"pid":1,"connected":true,"coordinator":"quic://a:1","node":"n-1","problem":null,"generation":"1.2","members":[]}"#,
         ]),
         words: &[b"{\"", b"null", b"1e99", b"[[["],
         limit: 16 << 10,
