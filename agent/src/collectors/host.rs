@@ -16,6 +16,8 @@ use super::storage::{Room, room};
 pub use cgroup::{CgroupVersion, Limit};
 use cpu::{CgroupCpu, allowed_cpus, share_of_allowed};
 
+/// Most of these files are shorter.
+const FILE_BYTES: usize = 4096;
 /// Longest file that is read from `/proc`, `/sys` or a cgroup, in bytes. The longest one of interest,
 /// `/proc/stat` of a large host, is left to `sysinfo`.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
@@ -348,7 +350,8 @@ fn usable_cpus(in_mask: Option<u32>, quota: Option<f64>) -> Option<u32> {
 /// The text of a small file; `None` when it cannot be read or is longer than any that this module knows.
 pub(crate) fn text(path: &Path) -> Option<String> {
     use std::io::Read;
-    let mut text = String::new();
+    // Nearly all fit: a buffer that has to grow costs a read each time.
+    let mut text = String::with_capacity(FILE_BYTES);
     let file = std::fs::File::open(path).ok()?;
     let read = file.take(MAX_FILE_BYTES).read_to_string(&mut text).ok()?;
     (u64::try_from(read).ok()? < MAX_FILE_BYTES).then_some(text)

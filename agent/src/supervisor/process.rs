@@ -228,7 +228,7 @@ fn opens_below(pid: u32, directory: &Path) -> bool {
 }
 
 fn read_limited(path: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(1024);
     fs::File::open(path).ok()?.take(PROC_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
