@@ -11,6 +11,7 @@ use std::time::Duration;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{IdleTimeout, VarInt};
 use ring::hmac;
+use rustix::net::sockopt;
 use rustls::pki_types::CertificateDer;
 
 use self::connection_ids::MarkedIds;
@@ -29,6 +30,11 @@ const IDLE_TIMEOUT_MS: u32 = 30_000;
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// An address must answer within this when dialled.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Packets that wait to be read: of the coordinator those of all its agents, which a pause of some
+/// milliseconds must not lose; of an agent the code that is sent to it.
+pub const SERVER_BUFFER_BYTES: usize = 8 << 20;
+const CLIENT_BUFFER_BYTES: usize = 2 << 20;
 
 /// Requests that an agent lets its coordinator have open at a time.
 pub const REQUESTS: u32 = 8;
@@ -150,11 +156,33 @@ impl ResetKey {
     }
 }
 
+/// Binds a socket that can hold `wanted` bytes of packets that nobody has read yet, and gives how many
+/// it can: without a right to them, it gets what the host allows to all (`net.core.rmem_max`).
+fn bind(address: SocketAddr, wanted: usize) -> std::io::Result<(UdpSocket, usize)> {
+    let socket = UdpSocket::bind(address)?;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, wanted)?;
+    }
+    // The kernel counts twice what it was asked for: half is for its own records.
+    let got = sockopt::socket_recv_buffer_size(&socket)? / 2;
+    Ok((socket, got))
+}
+
+fn client_config(tls: rustls::ClientConfig) -> Result<quinn::ClientConfig, TransportError> {
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    let mut transport = transport_config(REQUESTS, 0);
+    transport.keep_alive_interval(Some(KEEP_ALIVE));
+    config.transport_config(Arc::new(transport));
+    Ok(config)
+}
+
 /// A bound UDP socket that accepts or dials connections.
 #[derive(Clone)]
 pub struct Endpoint {
     inner: quinn::Endpoint,
     client: Option<quinn::ClientConfig>,
+    receive_buffer: usize,
 }
 
 impl Endpoint {
@@ -176,27 +204,36 @@ impl Endpoint {
             .incoming_buffer_size_total(8 << 20);
         let runtime = Arc::new(quinn::TokioRuntime);
         let own = reset.endpoint_config().map_err(|e| TransportError::Tls(e.to_string()))?;
-        let inner = UdpSocket::bind(address)
-            .and_then(|socket| quinn::Endpoint::new(own, Some(config), socket, runtime))
-            .map_err(|source| TransportError::Bind { address, source })?;
-        Ok(Endpoint { inner, client: None })
+        let failed = |source| TransportError::Bind { address, source };
+        let (socket, receive_buffer) = bind(address, SERVER_BUFFER_BYTES).map_err(failed)?;
+        let inner = quinn::Endpoint::new(own, Some(config), socket, runtime).map_err(failed)?;
+        Ok(Endpoint { inner, client: None, receive_buffer })
     }
 
     /// An agent's end: dials only.
-    pub fn client(bind: SocketAddr, tls: rustls::ClientConfig) -> Result<Self, TransportError> {
-        let crypto =
-            QuicClientConfig::try_from(tls).map_err(|e| TransportError::Tls(e.to_string()))?;
-        let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-        let mut transport = transport_config(REQUESTS, 0);
-        transport.keep_alive_interval(Some(KEEP_ALIVE));
-        config.transport_config(Arc::new(transport));
-        let inner = quinn::Endpoint::client(bind)
-            .map_err(|source| TransportError::Bind { address: bind, source })?;
-        Ok(Endpoint { inner, client: Some(config) })
+    pub fn client(address: SocketAddr, tls: rustls::ClientConfig) -> Result<Self, TransportError> {
+        let client = Some(client_config(tls)?);
+        let own = quinn::EndpointConfig::default();
+        let runtime = Arc::new(quinn::TokioRuntime);
+        let failed = |source| TransportError::Bind { address, source };
+        let (socket, receive_buffer) = bind(address, CLIENT_BUFFER_BYTES).map_err(failed)?;
+        let inner = quinn::Endpoint::new(own, None, socket, runtime).map_err(failed)?;
+        Ok(Endpoint { inner, client, receive_buffer })
+    }
+
+    /// The same socket for another identity: thousands of simulated agents share one, as each has
+    /// megabytes of buffers.
+    pub fn with_identity(&self, tls: rustls::ClientConfig) -> Result<Self, TransportError> {
+        Ok(Endpoint { client: Some(client_config(tls)?), ..self.clone() })
     }
 
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.inner.local_addr().ok()
+    }
+
+    /// Bytes of packets that the socket holds until they are read; more are lost and sent again.
+    pub fn receive_buffer(&self) -> usize {
+        self.receive_buffer
     }
 
     /// Dials and completes the handshake, within 10 s.

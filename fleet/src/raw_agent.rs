@@ -67,7 +67,21 @@ impl RawAgent {
 
     /// Connects and says Hello; `Err` holds the refusal.
     pub async fn connect(&self, hello: &Hello) -> anyhow::Result<Result<RawSession, Refuse>> {
-        let endpoint = Endpoint::client(any_port(), agent_config(&self.identity, &self.ca)?)?;
+        self.connect_over(&self.socket()?, hello).await
+    }
+
+    /// A socket over which this agent and others can connect.
+    pub fn socket(&self) -> anyhow::Result<Endpoint> {
+        Ok(Endpoint::client(any_port(), agent_config(&self.identity, &self.ca)?)?)
+    }
+
+    /// The same over a socket that may be another agent's, too.
+    pub async fn connect_over(
+        &self,
+        socket: &Endpoint,
+        hello: &Hello,
+    ) -> anyhow::Result<Result<RawSession, Refuse>> {
+        let endpoint = socket.with_identity(agent_config(&self.identity, &self.ca)?)?;
         let connection = endpoint.dial(self.coordinator).await?;
         let (mut control, mut incoming) = connection.open_bi(StreamKind::Control).await?;
         control.send(&hello.to_frame()?).await?;
