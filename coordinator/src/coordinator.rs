@@ -12,7 +12,7 @@ use gangline_common::join_token::KeyPin;
 use gangline_common::random;
 use gangline_common::time::Timestamp;
 use gangline_common::tls::{server_config, sha256};
-use gangline_common::transport::{Endpoint, close};
+use gangline_common::transport::{Endpoint, SERVER_BUFFER_BYTES, close};
 use gangline_diagnosis::Rules;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -41,6 +41,7 @@ use crate::secrets::Sealer;
 use crate::server::{Parts, Server};
 use crate::space::Space;
 use crate::store::{Store, StoreError};
+use crate::threads::AgentThreads;
 use crate::training::{self, Trainings};
 use crate::trees::Trees;
 use crate::webhooks;
@@ -61,6 +62,8 @@ pub struct Coordinator {
     /// Where the first admin token is.
     pub admin_token: PathBuf,
     endpoint: Endpoint,
+    /// What serves the endpoint's connections; it ends with this value.
+    _threads: AgentThreads,
     /// Ends with the store's error, or when the driver has no callers left.
     driver_ended: oneshot::Receiver<Result<(), StoreError>>,
 }
@@ -94,7 +97,22 @@ impl Coordinator {
         let ca_fingerprint = fingerprint_text(ca.certificate().as_ref());
         let tls = server_config(&ca.server_identity()?, ca.certificate())?;
         let https = listener::tls_config(config, &ca)?;
-        let endpoint = Endpoint::server(config.quic, tls, &ca.reset_key())?;
+        let threads = AgentThreads::start().context("the threads that serve agents")?;
+        let endpoint = {
+            // Its connections live on the threads on which it is made.
+            let _agents = threads.enter();
+            Endpoint::server(config.quic, tls, &ca.reset_key())?
+        };
+        let (has, wants) = (endpoint.receive_buffer(), SERVER_BUFFER_BYTES);
+        if has < wants {
+            // Enough for a small fleet: no warning.
+            tracing::info!(
+                has,
+                wants,
+                "a small receive buffer for agents' packets: for hundreds of \
+                nodes, raise net.core.rmem_max of this host to what is wanted"
+            );
+        }
         let quic = endpoint.local_address().context("QUIC address")?;
         let code = config.state_dir.join("code");
         let trees = Trees::open(code).context("the directory of code")?;
@@ -110,7 +128,7 @@ impl Coordinator {
             era,
             heartbeat_ms: config.heartbeat_ms,
         });
-        tokio::spawn(server.accept_all(endpoint.clone()));
+        threads.spawn(server.accept_all(endpoint.clone()));
 
         let socket = TcpListener::bind(config.http)
             .await
@@ -190,6 +208,7 @@ impl Coordinator {
             ca_fingerprint,
             admin_token,
             endpoint,
+            _threads: threads,
             driver_ended,
         })
     }

@@ -30,6 +30,7 @@ pub mod server;
 pub mod session;
 pub mod space;
 pub mod store;
+pub mod threads;
 pub mod training;
 pub mod trees;
 pub mod webhooks;

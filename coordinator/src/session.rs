@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_common::ids::MemberKey;
+use gangline_common::ids::{MemberKey, NodeId};
 use gangline_common::time::Timestamp;
 use gangline_common::tls::AgentCertificate;
 use gangline_common::transport::{
@@ -131,7 +131,13 @@ async fn serve(
     let node = agent.node.clone();
     let _entered = server.parts.agents.enter(node, number, connection);
     let (control, outgoing) = mpsc::channel(CONTROL_QUEUE);
-    let known = known_logs(server, &agent);
+    let known = {
+        let (server, node) = (server.clone(), agent.node.clone());
+        // Looks at files, and may wait for the disk.
+        let look = tokio::task::spawn_blocking(move || known_logs(&server, &node));
+        // It fails only when it panics or these threads end; then the agent sends more than is new.
+        look.await.unwrap_or_default()
+    };
     tokio::select! {
         result = write_control(&mut sender, outgoing, orders, known) => result,
         result = read_control(server, &mut receiver, &agent, number, &control) => result,
@@ -194,13 +200,13 @@ async fn greet(
     Ok(Err(refuse))
 }
 
-/// What is on disk of this node's logs, so that the agent goes on where it was.
-fn known_logs(server: &Server, agent: &AgentCertificate) -> Vec<LogAck> {
-    let Some(snapshot) = server.parts.board.node(agent.node.as_str()) else { return Vec::new() };
+/// What is on disk of this node's logs, so that the agent goes on where it was. Blocking.
+fn known_logs(server: &Server, node: &NodeId) -> Vec<LogAck> {
+    let Some(snapshot) = server.parts.board.node(node.as_str()) else { return Vec::new() };
     let mut acks = Vec::new();
     for gang in &snapshot.gangs {
         for (member, file, offset) in server.parts.logs.files(&gang.id, gang.epoch) {
-            if gang.members.get(&member).is_some_and(|m| m.node == agent.node) {
+            if gang.members.get(&member).is_some_and(|m| m.node == *node) {
                 let key = MemberKey { gang: gang.id.clone(), epoch: gang.epoch, member };
                 acks.push(LogAck { key, file, offset });
             }
