@@ -26,15 +26,18 @@ use gangline_fleet::raw_agent::{RawAgent, hello};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// Agents of each step, unless `GANGLINE_FAN_IN` names others, such as `1000,5000,10000`.
-const AGENTS: [usize; 2] = [250, 1000];
+/// Agents of each step, unless `GANGLINE_FAN_IN` names others, such as `250,5000`.
+const AGENTS: [usize; 2] = [1000, 10_000];
 /// Joins that are under way at a time.
 const JOINING: usize = 16;
 /// What each measurement takes, and what passes before it.
 const WINDOW: Duration = Duration::from_secs(20);
 const SETTLE: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_secs(1);
-const HEARTBEAT: Duration = Duration::from_secs(3);
+/// As a coordinator asks for unless it is configured otherwise.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// While agents join, the others send no samples and a heartbeat in so many only.
+const JOINING_BEATS: u64 = 5;
 /// Connections of the sink: its handshakes are not what is measured.
 const SINK_CONNECTIONS: usize = 1000;
 /// Clock ticks of `/proc/PID/stat` in a second, as on every Linux that this runs on.
@@ -60,7 +63,7 @@ async fn bench() -> anyhow::Result<()> {
     let fleet = Fleet::start(binaries(true).await?, options).await?;
     let pid = fleet.coordinator_id().context("no coordinator")?;
     let idle_mib = resident_mib(pid)?;
-    let sent = Arc::new(AtomicU64::new(0));
+    let sent = Arc::new(Sent::default());
     let mut table = Table::new(&[
         "agents",
         "watchers",
@@ -77,9 +80,10 @@ async fn bench() -> anyhow::Result<()> {
     ]);
     let mut agents = 0;
     for count in steps()? {
+        let bare = bare(count).await?;
         join(&fleet, agents..count, &sent).await?;
         agents = count;
-        let bare = bare(count).await?;
+        sent.all.store(true, Ordering::Relaxed);
         for watchers in [0, 1] {
             let row = measure(&fleet, pid, count, watchers, &sent).await?;
             let per_frame = row.cpu_s / row.frames as f64 * 1e9;
@@ -103,6 +107,7 @@ async fn bench() -> anyhow::Result<()> {
                 delay(1.0),
             ]);
         }
+        sent.all.store(false, Ordering::Relaxed);
     }
     println!("{table}");
     println!(
@@ -114,28 +119,40 @@ async fn bench() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What the agents do, and what they have done.
+#[derive(Default)]
+struct Sent {
+    frames: AtomicU64,
+    /// All have joined: they send samples.
+    all: AtomicBool,
+}
+
 /// Agents that join, connect and send until the bench ends.
 async fn join(
     fleet: &Fleet,
     numbers: std::ops::Range<usize>,
-    sent: &Arc<AtomicU64>,
+    sent: &Arc<Sent>,
 ) -> anyhow::Result<()> {
     if numbers.is_empty() {
         return Ok(());
     }
     let token: Arc<str> = fleet.join_token(u32::try_from(numbers.len())?, 3600).await?.into();
     let coordinator = fleet.quic();
+    let refused = |refuse: gangline_common::wire::tlv::Refuse| anyhow::anyhow!(refuse.text);
+    let own_token = fleet.join_token(1, 3600).await?;
+    let first = RawAgent::join(coordinator, &own_token).await?.map_err(refused)?;
+    // Its socket serves all: one for each would take more memory than the coordinator.
+    let socket = first.socket()?;
     let mut joining: JoinSet<anyhow::Result<()>> = JoinSet::new();
     for number in numbers {
         if joining.len() >= JOINING {
             joining.join_next().await.context("no join is under way")???;
         }
-        let (token, sent) = (token.clone(), sent.clone());
+        let (token, sent, socket) = (token.clone(), sent.clone(), socket.clone());
         joining.spawn(async move {
-            let refused = |refuse: gangline_common::wire::tlv::Refuse| anyhow::anyhow!(refuse.text);
             let agent = RawAgent::join(coordinator, &token).await?.map_err(refused)?;
             let name = format!("held{number}");
-            let mut session = agent.connect(&hello(&name)).await?.map_err(refused)?;
+            let mut session = agent.connect_over(&socket, &hello(&name)).await?.map_err(refused)?;
             session.say(AgentMessage::Inventory(Box::new(inventory(&name, number)))).await?;
             let samples = session.connection.open_uni(StreamKind::Telemetry).await?;
             tokio::spawn(async move {
@@ -156,7 +173,7 @@ async fn serve(
     session: gangline_fleet::raw_agent::RawSession,
     mut samples: FrameSender,
     number: usize,
-    sent: &AtomicU64,
+    sent: &Sent,
 ) -> anyhow::Result<()> {
     let gangline_fleet::raw_agent::RawSession { connection, mut control, mut incoming, endpoint } =
         session;
@@ -164,17 +181,24 @@ async fn serve(
     // Spread over the second, as agents that began at any time are.
     let phase = Duration::from_micros(number as u64 * 7919 % 1_000_000);
     let mut due = tokio::time::interval_at(Instant::now() + phase, PERIOD);
-    let mut beats = tokio::time::interval_at(Instant::now() + phase, HEARTBEAT);
+    // Those that were due before the first are not made up for.
+    due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    // At a moment of its own, as a heartbeat is not made by the clock of the samples.
+    let beat_phase = Duration::from_micros(number as u64 * 104_729 % 1_000_000);
+    let mut beats = tokio::time::interval_at(Instant::now() + beat_phase, HEARTBEAT);
     let mut sequence = 0;
     loop {
         tokio::select! {
-            _ = due.tick() => {
+            _ = due.tick(), if sent.all.load(Ordering::Relaxed) => {
                 sample.wall_ms = wall().as_millis() as u64;
                 samples.send(&sample.to_frame()?).await?;
-                sent.fetch_add(1, Ordering::Relaxed);
+                sent.frames.fetch_add(1, Ordering::Relaxed);
             }
             _ = beats.tick() => {
                 sequence += 1;
+                if !sent.all.load(Ordering::Relaxed) && sequence % JOINING_BEATS != 0 {
+                    continue;
+                }
                 let beat = Heartbeat { sequence, held: Generation::default() };
                 control.send(&AgentMessage::Heartbeat(beat).to_frame()?).await?;
             }
@@ -199,7 +223,7 @@ async fn measure(
     pid: u32,
     count: usize,
     watchers: usize,
-    sent: &AtomicU64,
+    sent: &Sent,
 ) -> anyhow::Result<Measured> {
     let ended = Arc::new(AtomicBool::new(false));
     let counting = Arc::new(AtomicBool::new(false));
@@ -211,9 +235,9 @@ async fn measure(
     }
     tokio::time::sleep(SETTLE).await;
     counting.store(true, Ordering::Relaxed);
-    let (frames, cpu) = (sent.load(Ordering::Relaxed), cpu_s(pid)?);
+    let (frames, cpu) = (sent.frames.load(Ordering::Relaxed), cpu_s(pid)?);
     tokio::time::sleep(WINDOW).await;
-    let (frames, cpu) = (sent.load(Ordering::Relaxed) - frames, cpu_s(pid)? - cpu);
+    let (frames, cpu) = (sent.frames.load(Ordering::Relaxed) - frames, cpu_s(pid)? - cpu);
     ended.store(true, Ordering::Relaxed);
     let mut delay = Series::default();
     for watcher in watching {
