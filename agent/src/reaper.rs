@@ -32,7 +32,7 @@ pub async fn run() {
     let mut seen = BTreeSet::new();
     loop {
         ticks.tick().await;
-        let look = tokio::task::spawn_blocking(|| zombies(std::process::id())).await;
+        let look = tokio::task::spawn_blocking(zombies).await;
         let Ok(now) = look else { return };
         for orphan in now.intersection(&seen) {
             collect(*orphan);
@@ -41,14 +41,15 @@ pub async fn run() {
     }
 }
 
-/// Dead children of `parent`, this process, that nobody has waited for yet.
-fn zombies(parent: u32) -> BTreeSet<ProcessId> {
+/// Dead children of this process that nobody has waited for yet.
+fn zombies() -> BTreeSet<ProcessId> {
     // One call instead of a walk through all processes of the host, as nearly always nothing is dead.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     if !matches!(waitid(WaitId::All, options), Ok(Some(_))) {
         return BTreeSet::new();
     }
-    let dead = |stat: &process::Stat| stat.parent == parent && stat.state == b'Z';
+    let own = std::process::id();
+    let dead = |stat: &process::Stat| stat.parent == own && stat.state == b'Z';
     process::all().into_iter().filter(dead).map(|stat| stat.id).collect()
 }
 
@@ -70,11 +71,11 @@ mod tests {
         let own = |ids: &BTreeSet<ProcessId>| ids.iter().find(|id| id.pid == child.id()).copied();
         let mut found = None;
         while found.is_none() {
-            found = own(&zombies(std::process::id()));
+            found = own(&zombies());
             std::thread::yield_now();
         }
         collect(found.unwrap());
-        assert_eq!(own(&zombies(std::process::id())), None);
+        assert_eq!(own(&zombies()), None);
         assert!(child.wait().is_err(), "its status was taken, as an orphan's is");
     }
 }

@@ -1,12 +1,12 @@
 //! The status file: what `gangline-agent status` shows without talking to the agent. It is written
 //! when something has changed; its time of modification is the agent's sign of life.
 
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use gangline_common::time::wall_text;
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Core;
@@ -16,6 +16,8 @@ use crate::supervisor::process;
 
 /// How often the file is looked after.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// How often it is written although nothing has changed: somebody else may have damaged it.
+const REWRITE: Duration = Duration::from_secs(60);
 /// A file that nobody looked after for longer than this was left by an agent that is gone or stuck.
 const STALE_MS: u64 = 5_000;
 
@@ -79,8 +81,8 @@ pub fn path(state_dir: &Path) -> PathBuf {
 pub struct StatusFile {
     path: PathBuf,
     looked: Option<Instant>,
-    /// What the file says.
-    written: Option<Status>,
+    /// What the file says, and since when.
+    written: Option<(Status, Instant)>,
     complained: bool,
 }
 
@@ -97,12 +99,13 @@ impl StatusFile {
         }
         self.looked = Some(Instant::now());
         let status = look();
+        let is_said = |(said, at): &(Status, Instant)| *said == status && at.elapsed() < REWRITE;
         // A file that is gone is written anew, too.
-        if self.written.as_ref() == Some(&status) && touch(&self.path).is_ok() {
+        if self.written.as_ref().is_some_and(is_said) && touch(&self.path).is_ok() {
             return;
         }
         match write(&self.path, &status) {
-            Ok(()) => (self.written, self.complained) = (Some(status), false),
+            Ok(()) => (self.written, self.complained) = (Some((status, Instant::now())), false),
             Err(error) => {
                 self.written = None;
                 if !std::mem::replace(&mut self.complained, true) {
@@ -114,17 +117,17 @@ impl StatusFile {
     }
 }
 
+/// With the time of this host: a file system's own may be that of its server.
 fn touch(path: &Path) -> io::Result<()> {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    let times = Timestamps { last_access: now, last_modification: now };
-    Ok(utimensat(CWD, path, &times, AtFlags::empty())?)
+    File::options().write(true).open(path)?.set_modified(SystemTime::now())
 }
 
 /// Not made durable: it is worth nothing after a crash.
 fn write(path: &Path, status: &Status) -> io::Result<()> {
     let temporary = path.with_extension("json.new");
     std::fs::write(&temporary, serde_json::to_vec_pretty(status)?)?;
-    std::fs::rename(&temporary, path)
+    std::fs::rename(&temporary, path)?;
+    touch(path)
 }
 
 /// What the status file tells about the agent now.
@@ -250,7 +253,7 @@ mod tests {
         };
         let (first, _) = again(status());
         let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
-        std::fs::File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+        File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
         let (same, touched) = again(status());
         assert_eq!(same, first);
         assert!(touched > old, "the sign of life is renewed");

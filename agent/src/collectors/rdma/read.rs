@@ -1,12 +1,14 @@
 //! Reading one device: what is remembered of it, and its files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, pread};
 
 use super::{
@@ -48,14 +50,15 @@ struct PortMemory {
 
 /// A directory of counters.
 struct Directory {
-    opened: OwnedFd,
+    opened: File,
     /// What it was when its files were listed.
     was: Stamp,
     files: Vec<CounterFile>,
 }
 
-/// Differs when files of a directory have come or gone, or the directory has. In sysfs neither
-/// happens while a device is there, and a file of a device that is gone says so when it is read.
+/// Links and time of change of a directory. They differ when something in a directory of plain files, as
+/// tests and benches make them, was replaced. Sysfs needs none of it: a kept file of a device that is gone
+/// says so (ENODEV).
 type Stamp = (u64, i64, i64);
 
 struct CounterFile {
@@ -171,8 +174,10 @@ impl PortMemory {
         for kind in ["counters", "hw_counters"] {
             let path = self.path.join(kind);
             let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-            let Ok(opened) = openat(CWD, &path, flags, Mode::empty()) else { continue };
-            // Before the files are listed: one that comes meanwhile is found the next time.
+            let Ok(opened) = openat(CWD, &path, flags, Mode::empty()).map(File::from) else {
+                continue;
+            };
+            // Before the files are listed, so that it differs when one is replaced meanwhile.
             let (Ok(was), Ok(mut names)) = (stamp(&opened), names(&path)) else { continue };
             names.sort();
             names.truncate(most);
@@ -194,7 +199,7 @@ impl PortMemory {
     fn numbers(&self) -> Numbers {
         let mut numbers = Numbers::default();
         for directory in &self.directories {
-            numbers.moved |= stamp(&directory.opened) != Ok(directory.was);
+            numbers.moved |= !stamp(&directory.opened).is_ok_and(|now| now == directory.was);
             for file in &directory.files {
                 match file.number(&directory.opened) {
                     Ok(Some(value)) => numbers.read.push((file.name.clone(), value)),
@@ -236,13 +241,13 @@ impl Counter {
 struct Numbers {
     read: Vec<(String, u64)>,
     unreadable: Vec<String>,
-    /// A file is not there any more.
+    /// A file is not there any more, or not the one that was listed.
     moved: bool,
 }
 
 impl CounterFile {
     /// Its number; `None` where it says that there is none.
-    fn number(&self, directory: &OwnedFd) -> Result<Option<u64>, Errno> {
+    fn number(&self, directory: &File) -> Result<Option<u64>, Errno> {
         match &self.kept {
             Some(file) => number(file),
             None => number(open(directory, &self.name)?),
@@ -250,12 +255,12 @@ impl CounterFile {
     }
 }
 
-fn stamp(directory: &OwnedFd) -> Result<Stamp, Errno> {
-    let found = fstat(directory)?;
-    Ok((found.st_nlink, found.st_mtime, found.st_mtime_nsec as i64))
+fn stamp(directory: &File) -> io::Result<Stamp> {
+    let found = directory.metadata()?;
+    Ok((found.nlink(), found.mtime(), found.mtime_nsec()))
 }
 
-fn open(directory: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+fn open(directory: &File, name: &str) -> Result<OwnedFd, Errno> {
     openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
