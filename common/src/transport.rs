@@ -160,11 +160,13 @@ impl ResetKey {
 /// it can: without a right to them, it gets what the host allows to all (`net.core.rmem_max`).
 fn bind(address: SocketAddr, wanted: usize) -> std::io::Result<(UdpSocket, usize)> {
     let socket = UdpSocket::bind(address)?;
-    if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
-        sockopt::set_socket_recv_buffer_size(&socket, wanted)?;
-    }
     // The kernel counts twice what it was asked for: half is for its own records.
-    let got = sockopt::socket_recv_buffer_size(&socket)? / 2;
+    let has = || Ok::<_, std::io::Error>(sockopt::socket_recv_buffer_size(&socket)? / 2);
+    if has()? < wanted && sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
+        // What it comes to is asked for below.
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, wanted);
+    }
+    let got = has()?;
     Ok((socket, got))
 }
 
@@ -222,7 +224,7 @@ impl Endpoint {
     }
 
     /// The same socket for another identity: thousands of simulated agents share one, as each has
-    /// megabytes of buffers.
+    /// megabytes of buffers. Closing one endpoint closes the connections of all.
     pub fn with_identity(&self, tls: rustls::ClientConfig) -> Result<Self, TransportError> {
         Ok(Endpoint { client: Some(client_config(tls)?), ..self.clone() })
     }
