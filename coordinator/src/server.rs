@@ -30,6 +30,9 @@ use crate::trees::Trees;
 const JOINING: usize = 64;
 /// Connections with one certificate's identity at a time (A8).
 const PER_IDENTITY: u32 = 4;
+/// Codes that are read for agents at a time: each holds a thread until its agent has it all, and the
+/// log store needs threads as well.
+const CODE_READS: usize = 128;
 /// A wrong token is answered after this (A15).
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 /// A join must be complete within this.
@@ -56,6 +59,7 @@ pub struct Server {
     sessions: AtomicU64,
     per_identity: Mutex<HashMap<NodeId, u32>>,
     joining: Arc<Semaphore>,
+    pub code_reads: Arc<Semaphore>,
 }
 
 impl Server {
@@ -66,6 +70,7 @@ impl Server {
             sessions: AtomicU64::new(1),
             per_identity: Mutex::default(),
             joining: Arc::new(Semaphore::new(JOINING)),
+            code_reads: Arc::new(Semaphore::new(CODE_READS)),
         })
     }
 

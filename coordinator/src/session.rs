@@ -131,13 +131,7 @@ async fn serve(
     let node = agent.node.clone();
     let _entered = server.parts.agents.enter(node, number, connection);
     let (control, outgoing) = mpsc::channel(CONTROL_QUEUE);
-    let known = {
-        let (server, node) = (server.clone(), agent.node.clone());
-        // Looks at files, and may wait for the disk.
-        let look = tokio::task::spawn_blocking(move || known_logs(&server, &node));
-        // It fails only when it panics or these threads end; then the agent sends more than is new.
-        look.await.unwrap_or_default()
-    };
+    let known = known_logs(server, &agent.node).await;
     tokio::select! {
         result = write_control(&mut sender, outgoing, orders, known) => result,
         result = read_control(server, &mut receiver, &agent, number, &control) => result,
@@ -200,19 +194,28 @@ async fn greet(
     Ok(Err(refuse))
 }
 
-/// What is on disk of this node's logs, so that the agent goes on where it was. Blocking.
-fn known_logs(server: &Server, node: &NodeId) -> Vec<LogAck> {
-    let Some(snapshot) = server.parts.board.node(node.as_str()) else { return Vec::new() };
-    let mut acks = Vec::new();
-    for gang in &snapshot.gangs {
-        for (member, file, offset) in server.parts.logs.files(&gang.id, gang.epoch) {
-            if gang.members.get(&member).is_some_and(|m| m.node == *node) {
-                let key = MemberKey { gang: gang.id.clone(), epoch: gang.epoch, member };
-                acks.push(LogAck { key, file, offset });
+/// What is on disk of this node's logs, so that the agent goes on where it was.
+async fn known_logs(server: &Server, node: &NodeId) -> Vec<LogAck> {
+    let snapshot = server.parts.board.node(node.as_str());
+    let Some(snapshot) = snapshot.filter(|snapshot| !snapshot.gangs.is_empty()) else {
+        return Vec::new();
+    };
+    let (logs, node) = (server.parts.logs.clone(), node.clone());
+    // May wait for the disk.
+    let look = tokio::task::spawn_blocking(move || {
+        let mut acks = Vec::new();
+        for gang in &snapshot.gangs {
+            for (member, file, offset) in logs.files(&gang.id, gang.epoch) {
+                if gang.members.get(&member).is_some_and(|m| m.node == node) {
+                    let key = MemberKey { gang: gang.id.clone(), epoch: gang.epoch, member };
+                    acks.push(LogAck { key, file, offset });
+                }
             }
         }
-    }
-    acks
+        acks
+    });
+    // It fails only when it panics or the threads end; then the agent sends more than is new.
+    look.await.unwrap_or_default()
 }
 
 async fn write_control(

@@ -9,8 +9,8 @@ use std::num::NonZero;
 
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 
+/// One takes the samples of ten thousand agents; logs and code of many nodes need more.
 const CPUS_PER_THREAD: usize = 4;
-/// More than this many serve nobody: one takes the samples of ten thousand agents.
 const MOST: usize = 8;
 
 /// The threads; they end when this value is dropped.
@@ -45,7 +45,8 @@ impl AgentThreads {
 
 impl Drop for AgentThreads {
     fn drop(&mut self) {
-        // Dropped like any other value, a runtime waits for its threads, which no async code may do.
+        // Dropped like any other value, a runtime waits for its threads, which no async code may do. Logs
+        // that are being written are cut off: what was not acknowledged, agents send again.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

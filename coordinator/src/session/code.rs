@@ -67,8 +67,13 @@ async fn serve(
     };
     let (pieces, mut ready) = mpsc::channel::<Vec<u8>>(READ_AHEAD);
     let trees = server.parts.trees.clone();
+    // Closed by nobody.
+    let Ok(thread) = server.code_reads.clone().acquire_owned().await else { return Ok(()) };
     // Ends with the stream: its next piece finds nobody to take it.
-    let reading = tokio::task::spawn_blocking(move || read(&trees, &project, tree, &pieces));
+    let reading = tokio::task::spawn_blocking(move || {
+        let _thread = thread;
+        read(&trees, &project, tree, &pieces)
+    });
     while let Some(piece) = ready.recv().await {
         for part in piece.chunks(CODE_PART_BYTES) {
             let frame = CodePart::Bytes { bytes: part.to_vec() }.to_frame()?;
