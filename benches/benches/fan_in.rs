@@ -36,10 +36,8 @@ const SETTLE: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_secs(1);
 /// As a coordinator asks for unless it is configured otherwise.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-/// While agents join, the others send no samples and a heartbeat in so many only.
-const JOINING_BEATS: u64 = 5;
-/// Connections of the sink: its handshakes are not what is measured.
-const SINK_CONNECTIONS: usize = 1000;
+/// While agents join, the others send no samples and one heartbeat in so many.
+const JOINING_BEATS: u64 = 2;
 /// Clock ticks of `/proc/PID/stat` in a second, as on every Linux that this runs on.
 const TICKS: f64 = 100.0;
 
@@ -63,7 +61,7 @@ async fn bench() -> anyhow::Result<()> {
     let fleet = Fleet::start(binaries(true).await?, options).await?;
     let pid = fleet.coordinator_id().context("no coordinator")?;
     let idle_mib = resident_mib(pid)?;
-    let sent = Arc::new(Sent::default());
+    let sending = Arc::new(Sending::default());
     let mut table = Table::new(&[
         "agents",
         "watchers",
@@ -81,11 +79,11 @@ async fn bench() -> anyhow::Result<()> {
     let mut agents = 0;
     for count in steps()? {
         let bare = bare(count).await?;
-        join(&fleet, agents..count, &sent).await?;
+        join(&fleet, agents..count, &sending).await?;
         agents = count;
-        sent.all.store(true, Ordering::Relaxed);
+        sending.sampling.store(true, Ordering::Relaxed);
         for watchers in [0, 1] {
-            let row = measure(&fleet, pid, count, watchers, &sent).await?;
+            let row = measure(&fleet, pid, count, watchers, &sending).await?;
             let per_frame = row.cpu_s / row.frames as f64 * 1e9;
             let delay = |quantile: f64| match watchers {
                 0 => "-".to_owned(),
@@ -107,7 +105,7 @@ async fn bench() -> anyhow::Result<()> {
                 delay(1.0),
             ]);
         }
-        sent.all.store(false, Ordering::Relaxed);
+        sending.sampling.store(false, Ordering::Relaxed);
     }
     println!("{table}");
     println!(
@@ -121,17 +119,17 @@ async fn bench() -> anyhow::Result<()> {
 
 /// What the agents do, and what they have done.
 #[derive(Default)]
-struct Sent {
+struct Sending {
     frames: AtomicU64,
-    /// All have joined: they send samples.
-    all: AtomicBool,
+    /// All have joined: samples are sent.
+    sampling: AtomicBool,
 }
 
 /// Agents that join, connect and send until the bench ends.
 async fn join(
     fleet: &Fleet,
     numbers: std::ops::Range<usize>,
-    sent: &Arc<Sent>,
+    sending: &Arc<Sending>,
 ) -> anyhow::Result<()> {
     if numbers.is_empty() {
         return Ok(());
@@ -148,7 +146,7 @@ async fn join(
         if joining.len() >= JOINING {
             joining.join_next().await.context("no join is under way")???;
         }
-        let (token, sent, socket) = (token.clone(), sent.clone(), socket.clone());
+        let (token, sending, socket) = (token.clone(), sending.clone(), socket.clone());
         joining.spawn(async move {
             let agent = RawAgent::join(coordinator, &token).await?.map_err(refused)?;
             let name = format!("held{number}");
@@ -156,7 +154,7 @@ async fn join(
             session.say(AgentMessage::Inventory(Box::new(inventory(&name, number)))).await?;
             let samples = session.connection.open_uni(StreamKind::Telemetry).await?;
             tokio::spawn(async move {
-                if let Err(error) = serve(session, samples, number, &sent).await {
+                if let Err(error) = serve(session, samples, number, &sending).await {
                     eprintln!("agent {number} has ended: {error:#}");
                 }
             });
@@ -173,7 +171,7 @@ async fn serve(
     session: gangline_fleet::raw_agent::RawSession,
     mut samples: FrameSender,
     number: usize,
-    sent: &Sent,
+    sending: &Sending,
 ) -> anyhow::Result<()> {
     let gangline_fleet::raw_agent::RawSession { connection, mut control, mut incoming, endpoint } =
         session;
@@ -189,14 +187,14 @@ async fn serve(
     let mut sequence = 0;
     loop {
         tokio::select! {
-            _ = due.tick(), if sent.all.load(Ordering::Relaxed) => {
+            _ = due.tick(), if sending.sampling.load(Ordering::Relaxed) => {
                 sample.wall_ms = wall().as_millis() as u64;
                 samples.send(&sample.to_frame()?).await?;
-                sent.frames.fetch_add(1, Ordering::Relaxed);
+                sending.frames.fetch_add(1, Ordering::Relaxed);
             }
             _ = beats.tick() => {
                 sequence += 1;
-                if !sent.all.load(Ordering::Relaxed) && sequence % JOINING_BEATS != 0 {
+                if !sending.sampling.load(Ordering::Relaxed) && sequence % JOINING_BEATS != 0 {
                     continue;
                 }
                 let beat = Heartbeat { sequence, held: Generation::default() };
@@ -223,7 +221,7 @@ async fn measure(
     pid: u32,
     count: usize,
     watchers: usize,
-    sent: &Sent,
+    sending: &Sending,
 ) -> anyhow::Result<Measured> {
     let ended = Arc::new(AtomicBool::new(false));
     let counting = Arc::new(AtomicBool::new(false));
@@ -235,9 +233,9 @@ async fn measure(
     }
     tokio::time::sleep(SETTLE).await;
     counting.store(true, Ordering::Relaxed);
-    let (frames, cpu) = (sent.frames.load(Ordering::Relaxed), cpu_s(pid)?);
+    let (frames, cpu) = (sending.frames.load(Ordering::Relaxed), cpu_s(pid)?);
     tokio::time::sleep(WINDOW).await;
-    let (frames, cpu) = (sent.frames.load(Ordering::Relaxed) - frames, cpu_s(pid)? - cpu);
+    let (frames, cpu) = (sending.frames.load(Ordering::Relaxed) - frames, cpu_s(pid)? - cpu);
     ended.store(true, Ordering::Relaxed);
     let mut delay = Series::default();
     for watcher in watching {
@@ -313,19 +311,17 @@ fn since(stamp: &[u8], now: Duration) -> Option<Duration> {
     Some(Duration::from_micros((now + HOUR_US - of_hour) % HOUR_US))
 }
 
-/// Processor time for a frame that is taken and forgotten, in nanoseconds, at as many frames a second.
+/// Processor time for a frame that is taken and forgotten, in nanoseconds, on as many connections.
 async fn bare(count: usize) -> anyhow::Result<f64> {
     let directory = tempfile::tempdir()?;
-    let connections = count.min(SINK_CONNECTIONS);
-    let sink = Sink::start(directory.path(), connections).await?;
+    let sink = Sink::start(directory.path(), count).await?;
     let frame = full(0).to_frame()?;
-    let period = PERIOD.mul_f64(connections as f64 / count as f64);
     let mut senders = JoinSet::new();
     for (number, mut stream) in sink.streams().await?.into_iter().enumerate() {
         let frame = frame.clone();
-        let phase = period.mul_f64(number as f64 / connections as f64);
+        let phase = PERIOD.mul_f64(number as f64 / count as f64);
         senders.spawn(async move {
-            let mut due = tokio::time::interval_at(Instant::now() + phase, period);
+            let mut due = tokio::time::interval_at(Instant::now() + phase, PERIOD);
             loop {
                 due.tick().await;
                 if stream.send(&frame).await.is_err() {
