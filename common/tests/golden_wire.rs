@@ -89,7 +89,7 @@ fn desired_goldens() {
 
 #[test]
 fn log_goldens() {
-    check_kinds(&[Kind::LogChunk, Kind::LogAck]);
+    check_kinds(&[Kind::LogChunk, Kind::PackedLogChunk, Kind::LogAck]);
 }
 
 #[test]
@@ -139,6 +139,7 @@ fn registry_is_as_written_down() {
         (0x25, "HealthCleared", 128 * KIB),
         (0x30, "Sample", 256 * KIB),
         (0x31, "LogChunk", 256 * KIB),
+        (0x32, "PackedLogChunk", 256 * KIB),
         (0x40, "Request", 4 * KIB),
         (0x41, "AnswerHead", 4 * KIB),
         (0x42, "AnswerPiece", 256 * KIB),
@@ -153,7 +154,7 @@ fn registry_is_as_written_down() {
 #[test]
 fn versions_are_as_written_down() {
     assert_eq!(ALPN, b"gangline/1");
-    assert_eq!((MINOR, MINOR_OLDEST), (4, 4));
+    assert_eq!((MINOR, MINOR_OLDEST), (5, 4));
     let codes = [
         tlv::REFUSE_VERSION,
         tlv::REFUSE_TOKEN,
@@ -342,6 +343,7 @@ fn every_variant_is_in_a_golden() {
             | Message::JoinGrant(_)
             | Message::Sample(_)
             | Message::Log(_)
+            | Message::PackedLog(_)
             | Message::AnswerPiece(_)
             | Message::CodeRequest(_) => {}
             Message::Request(request) => seen.request(request),

@@ -16,6 +16,7 @@ use allocations::counted;
 use decode_all::decode_all;
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, HEADER_LENGTH, Kind, REGISTRY, parse_header};
+use gangline_common::wire::packed::{PackedLogChunk, Packer, Unpacker};
 use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::*;
@@ -110,6 +111,7 @@ fn padded(message: &Message, by: usize) -> Option<Message> {
         }
         Message::Sample(sample) => sample.gpus.first_mut()?.uuid.0 += &text,
         Message::Log(chunk) => chunk.bytes.resize(chunk.bytes.len() + by, 7),
+        Message::PackedLog(chunk) => chunk.packed.resize(chunk.packed.len() + by, 7),
         Message::Request(AgentRequest::RayState(request)) => *request.state.as_mut()? += &text,
         Message::Request(AgentRequest::Checkpoints { directory }) => *directory += &text,
         Message::Request(AgentRequest::WriteReport { text: report, .. }) => *report += &text,
@@ -159,7 +161,7 @@ fn a1_a_message_that_fills_its_frame_still_decodes() {
         filled.push(golden.kind);
     }
     filled.dedup();
-    assert_eq!(filled.len(), 17, "kinds with something that grows");
+    assert_eq!(filled.len(), 18, "kinds with something that grows");
 }
 
 // ---------------------------------------------------------------- A2: wrong ends
@@ -271,6 +273,7 @@ fn a2_a_frame_of_the_other_direction_is_refused() {
     assert_eq!(kinds(CoordinatorMessage::from_frame), of_the_coordinator);
     assert_eq!(kinds(NodeSample::from_frame), [Kind::Sample]);
     assert_eq!(kinds(LogChunk::from_frame), [Kind::LogChunk]);
+    assert_eq!(kinds(PackedLogChunk::from_frame), [Kind::PackedLogChunk]);
     assert_eq!(kinds(AgentRequest::from_frame), [Kind::Request]);
     assert_eq!(kinds(AnswerHead::from_frame), [Kind::AnswerHead]);
     assert_eq!(kinds(AnswerPiece::from_frame), [Kind::AnswerPiece]);
@@ -310,14 +313,18 @@ fn a3_huge_prefix_of_a_text_is_refused_without_allocation() {
 fn a3_huge_prefix_of_bytes_is_refused_without_allocation() {
     let chunk = body_of(&golden("LOG_CHUNK"));
     let at = chunk.len() - 19;
-    let bytes: [(Kind, Vec<u8>); 5] = [
+    let packed = body_of(&golden("PACKED_LOG_CHUNK"));
+    let packed_at = packed.len() - 28;
+    let bytes: [(Kind, Vec<u8>); 6] = [
         (Kind::RenewRequest, HUGE.to_vec()),
         (Kind::AnswerPiece, HUGE.to_vec()),
         (Kind::Renewed, [&[1, 0x30], &HUGE[..]].concat()),
         (Kind::LogChunk, [&chunk[..at], &HUGE].concat()),
+        (Kind::PackedLogChunk, [&packed[..packed_at], &HUGE].concat()),
         (Kind::CodePart, [&[0], &HUGE[..]].concat()),
     ];
     assert_eq!(chunk[at], 9, "the prefix of the chunk's bytes");
+    assert_eq!(packed[packed_at], 18, "the prefix of the packed bytes");
     for (kind, body) in bytes {
         let (result, allocated) = counted(|| decode(kind, &body));
         assert!(matches!(result, Err(WireError::Malformed { .. })), "{kind:?}: {result:?}");
@@ -538,6 +545,23 @@ proptest! {
     #[test]
     fn log_chunks_round_trip(chunk in generated::log_chunk()) {
         round_trip(&Message::Log(chunk))?;
+    }
+
+    #[test]
+    fn packed_logs_round_trip(chunk in generated::log_chunk(), times in 1_usize..500) {
+        let bytes = chunk.bytes.repeat(times);
+        prop_assume!(bytes.len() <= LOG_CHUNK_BYTES);
+        let chunk = LogChunk { bytes, ..chunk };
+        let frame = Packer::new().unwrap().frame(chunk.clone()).unwrap();
+        let came = match frame.kind {
+            Kind::LogChunk => LogChunk::from_frame(&frame).unwrap(),
+            _ => {
+                let packed = PackedLogChunk::from_frame(&frame).unwrap();
+                round_trip(&Message::PackedLog(packed.clone()))?;
+                packed.unpack(&mut Unpacker::new().unwrap()).unwrap()
+            }
+        };
+        prop_assert_eq!(came, chunk);
     }
 
     #[test]

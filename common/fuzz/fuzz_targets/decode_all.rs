@@ -4,6 +4,7 @@
 
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, HEADER_LENGTH, Kind, REGISTRY, parse_header};
+use gangline_common::wire::packed::PackedLogChunk;
 use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::{
@@ -45,6 +46,7 @@ fn decode_frame(frame: &Frame) -> usize {
         again(frame, CoordinatorMessage::from_frame, CoordinatorMessage::to_frame),
         again(frame, NodeSample::from_frame, NodeSample::to_frame),
         again(frame, LogChunk::from_frame, LogChunk::to_frame),
+        again(frame, PackedLogChunk::from_frame, PackedLogChunk::to_frame),
         again(frame, AgentRequest::from_frame, AgentRequest::to_frame),
         again(frame, AnswerHead::from_frame, AnswerHead::to_frame),
         again(frame, AnswerPiece::from_frame, AnswerPiece::to_frame),

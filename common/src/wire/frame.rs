@@ -30,6 +30,7 @@ pub enum Kind {
 
     Sample = 0x30,
     LogChunk = 0x31,
+    PackedLogChunk = 0x32,
 
     Request = 0x40,
     AnswerHead = 0x41,
@@ -58,6 +59,7 @@ pub const REGISTRY: &[(Kind, &str, u32)] = &[
     (Kind::HealthCleared, "HealthCleared", 128 << 10),
     (Kind::Sample, "Sample", 256 << 10),
     (Kind::LogChunk, "LogChunk", 256 << 10),
+    (Kind::PackedLogChunk, "PackedLogChunk", 256 << 10),
     (Kind::Request, "Request", 4 << 10),
     (Kind::AnswerHead, "AnswerHead", 4 << 10),
     (Kind::AnswerPiece, "AnswerPiece", 256 << 10),

@@ -2,12 +2,13 @@
 //!
 //! `frame` cuts a byte stream into length-delimited units under one registry of kinds and limits;
 //! `tlv` holds the handshake, which never changes; `v1` holds the messages of protocol 1, `request`
-//! those of request streams, `ray_state` what such an answer says of Ray;
+//! those of request streams, `packed` compressed pieces of logs, `ray_state` what such an answer says of Ray;
 //! `codec` is the only wire file that names bincode.
 
 pub mod checkpoint;
 pub mod codec;
 pub mod frame;
+pub mod packed;
 pub mod ray_state;
 pub mod request;
 pub mod scene;
@@ -17,7 +18,7 @@ pub mod v1;
 /// ALPN protocol name: the major version of the protocol.
 pub const ALPN: &[u8] = b"gangline/1";
 /// Newest minor version that this build speaks.
-pub const MINOR: u32 = 4;
+pub const MINOR: u32 = 5;
 /// Oldest minor version that this build still speaks.
 pub const MINOR_OLDEST: u32 = 4;
 

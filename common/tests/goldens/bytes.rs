@@ -753,6 +753,17 @@ pub const LOG_CHUNK: &str = "
     09 7374657020310a00ff ; bytes
     fd00a8da769b010000 ; read at 1767225600000";
 
+pub const PACKED_LOG_CHUNK: &str = "
+    32 00000037 ; PackedLogChunk, 55 bytes
+    07 672d3766336b32 ; gang `g-7f3k2`
+    02 01 ; epoch 2.1
+    01 03 ; member rank 3
+    08 72616e6b2e6f7574 ; file `rank.out`
+    fc00001000 ; offset 1048576
+    09 ; plain bytes
+    12 28b52ffd 20 09 490000 7374657020310a00ff ; one frame of Zstandard
+    fd00a8da769b010000 ; read at 1767225600000";
+
 pub const REQUEST_NODES: &str = "
     40 00000010 ; Request, 16 bytes
     00 ; state of a gang's Ray

@@ -5,6 +5,7 @@ pub mod values;
 
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
+use gangline_common::wire::packed::PackedLogChunk;
 use gangline_common::wire::request::{AgentRequest, AnswerHead, AnswerPiece, FailureReason, Fault};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::{
@@ -24,6 +25,7 @@ pub enum Message {
     Coordinator(CoordinatorMessage),
     Sample(NodeSample),
     Log(LogChunk),
+    PackedLog(PackedLogChunk),
     Request(AgentRequest),
     AnswerHead(AnswerHead),
     AnswerPiece(AnswerPiece),
@@ -43,6 +45,7 @@ impl Message {
             Message::Coordinator(message) => message.to_frame(),
             Message::Sample(message) => message.to_frame(),
             Message::Log(message) => message.to_frame(),
+            Message::PackedLog(message) => message.to_frame(),
             Message::Request(message) => message.to_frame(),
             Message::AnswerHead(message) => message.to_frame(),
             Message::AnswerPiece(message) => message.to_frame(),
@@ -74,6 +77,7 @@ impl Message {
             }
             Kind::Sample => NodeSample::from_frame(frame).map(Message::Sample),
             Kind::LogChunk => LogChunk::from_frame(frame).map(Message::Log),
+            Kind::PackedLogChunk => PackedLogChunk::from_frame(frame).map(Message::PackedLog),
             Kind::Request => AgentRequest::from_frame(frame).map(Message::Request),
             Kind::AnswerHead => AnswerHead::from_frame(frame).map(Message::AnswerHead),
             Kind::AnswerPiece => AnswerPiece::from_frame(frame).map(Message::AnswerPiece),
@@ -146,6 +150,7 @@ pub fn all() -> Vec<Golden> {
         SAMPLE_FULL: Sample = Message::Sample(values::sample_full());
         SAMPLE_BLIND: Sample = Message::Sample(values::sample_blind());
         LOG_CHUNK: LogChunk = Message::Log(values::log_chunk());
+        PACKED_LOG_CHUNK: PackedLogChunk = Message::PackedLog(values::packed_log_chunk());
         REQUEST_NODES: Request = Message::Request(values::request_nodes());
         REQUEST_ACTORS: Request = Message::Request(values::request_actors());
         REQUEST_GROUPS: Request = Message::Request(values::request_groups());

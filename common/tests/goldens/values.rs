@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use gangline_common::ids::{
     Epoch, GangId, Generation, GpuId, JobId, MemberId, MemberKey, PortBlock,
 };
+use gangline_common::wire::packed::PackedLogChunk;
 use gangline_common::wire::request::*;
 use gangline_common::wire::tlv::{self, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::*;
@@ -626,6 +627,18 @@ pub fn log_chunk() -> LogChunk {
         file: "rank.out".into(),
         offset: 1 << 20,
         bytes: b"step 1\n\x00\xff".to_vec(),
+        read_ms: 1_767_225_600_000,
+    }
+}
+
+pub fn packed_log_chunk() -> PackedLogChunk {
+    PackedLogChunk {
+        key: key(MemberId::Rank(3)),
+        file: "rank.out".into(),
+        offset: 1 << 20,
+        length: 9,
+        // One frame of Zstandard with one raw block, which any version of it reads.
+        packed: b"\x28\xb5\x2f\xfd\x20\x09\x49\x00\x00step 1\n\x00\xff".to_vec(),
         read_ms: 1_767_225_600_000,
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use gangline_common::ids::{Epoch, GangId, JobId, MemberId, MemberKey, NodeId};
 use gangline_common::join_token::JoinToken;
 use gangline_common::tls;
+use gangline_common::wire::packed::{PackedLogChunk, Packer, Unpacker};
+use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
 use gangline_coordinator::ca::Ca;
 
 use super::{Memory, Target, Verdict, again, bytes_of, of_text, taken};
@@ -26,6 +28,7 @@ pub fn targets() -> anyhow::Result<Vec<Target>> {
             _ => Verdict::Taken,
         }),
     };
+    let packed = packed_logs()?;
     let token = Target {
         name: "join token",
         seeds: vec![JoinToken { pin: [7; 32], id: "k3x9".into(), secret: [9; 32] }.reveal().into()],
@@ -58,7 +61,7 @@ pub fn targets() -> anyhow::Result<Vec<Target>> {
         }),
     };
     let [certificate, request] = certificates()?;
-    Ok(vec![frames, token, names, certificate, request])
+    Ok(vec![frames, packed, token, names, certificate, request])
 }
 
 const SMALL: Memory = Memory { fixed: 8 << 10, per_byte: 16 };
@@ -103,4 +106,49 @@ fn certificates() -> anyhow::Result<[Target; 2]> {
         feed: Box::new(move |input| taken(&ca.sign_agent(input, &node))),
     };
     Ok([of_agent, requests])
+}
+
+/// What is inside a piece of a log, with any claim of its length.
+fn packed_logs() -> anyhow::Result<Target> {
+    let mut packer = Packer::new()?;
+    let key: MemberKey = "g-a:1.1:0".parse()?;
+    let piece = |bytes: Vec<u8>| LogChunk {
+        key: key.clone(),
+        file: "output".to_owned(),
+        offset: 0,
+        bytes,
+        read_ms: 0,
+    };
+    let lines: Vec<u8> = (0..4000).flat_map(|step| format!("step:{step}\n").into_bytes()).collect();
+    let mut seeds = Vec::new();
+    for bytes in [vec![0; LOG_CHUNK_BYTES], lines] {
+        let PackedLogChunk { length, packed, .. } =
+            PackedLogChunk::from_frame(&packer.frame(piece(bytes))?)?;
+        seeds.push([&length.to_le_bytes()[..], &packed].concat());
+    }
+    let empty = piece(Vec::new());
+    Ok(Target {
+        name: "packed pieces of logs",
+        seeds,
+        words: &[b"\x28\xb5\x2f\xfd", b"\0\0\x03\0", b"\xff\xff\xff\xff"],
+        limit: 64 << 10,
+        memory: Memory { fixed: LOG_CHUNK_BYTES + (16 << 10), per_byte: 4 },
+        feed: Box::new(move |input| {
+            let Some((length, packed)) = input.split_first_chunk::<4>() else {
+                return Verdict::Refused;
+            };
+            let length = u32::from_le_bytes(*length);
+            let LogChunk { key, file, offset, read_ms, .. } = empty.clone();
+            let packed = packed.to_vec();
+            let claimed = PackedLogChunk { key, file, offset, length, packed, read_ms };
+            let Ok(mut unpacker) = Unpacker::new() else {
+                return Verdict::Broken("no memory".to_owned());
+            };
+            match claimed.unpack(&mut unpacker) {
+                Ok(chunk) if chunk.bytes.len() == length as usize => Verdict::Taken,
+                Ok(chunk) => Verdict::Broken(format!("{} of {length} bytes", chunk.bytes.len())),
+                Err(_) => Verdict::Refused,
+            }
+        }),
+    })
 }
