@@ -9,6 +9,7 @@ use gangline_common::transport::{
     Connection, FrameReceiver, FrameSender, StreamKind, TransportError,
 };
 use gangline_common::wire::frame::{Frame, Kind};
+use gangline_common::wire::packed::MINOR_WITH_PACKED_LOGS;
 use gangline_common::wire::tlv::{Handshake, Hello, Refuse, Welcome};
 use gangline_common::wire::v1::{
     AgentMessage, CoordinatorMessage, DesiredGang, DesiredHeader, Heartbeat, MemberState,
@@ -81,7 +82,7 @@ impl Link {
             result = self.read_control(&mut receiver, &heard) => result,
             result = self.write_control(&mut sender, pace, hearing.renewed) => result,
             result = watch_silence(hearing.answered, self.silence.max(pace * 3)) => result,
-            result = self.ship(connection, hearing.settled) => result,
+            result = self.ship(connection, welcome.minor, hearing.settled) => result,
             error = requests::serve(connection, &self.channels) => Err(error.into()),
         }
     }
@@ -270,13 +271,15 @@ impl Link {
     async fn ship(
         &self,
         connection: &Connection,
+        minor: u32,
         mut settled: watch::Receiver<bool>,
     ) -> Result<StoredIdentity, SessionError> {
         let logs = async {
             // A time-out is as good: see `OFFSETS_WAIT`.
             let _ = tokio::time::timeout(OFFSETS_WAIT, settled.wait_for(|settled| *settled)).await;
             let super::Channels { tail, tails, driver, .. } = &self.channels;
-            ship_all(connection, tail.clone(), &self.acks, tails, driver).await;
+            let pack = minor >= MINOR_WITH_PACKED_LOGS;
+            ship_all(connection, pack, tail.clone(), &self.acks, tails, driver).await;
         };
         let samples =
             telemetry::ship(connection, self.channels.samples.clone(), &self.channels.last_sent);

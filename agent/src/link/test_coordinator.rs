@@ -9,6 +9,8 @@ use gangline_common::tls::{self, AGENT_URI_PREFIX, Fingerprint, Identity, SERVER
 use gangline_common::transport::{
     Connection, Endpoint, FrameReceiver, FrameSender, ResetKey, StreamKind, TransportError,
 };
+use gangline_common::wire::frame::Kind;
+use gangline_common::wire::packed::{PackedLogChunk, Unpacker};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
 use gangline_common::wire::v1::{
     AgentMessage, CoordinatorMessage, DesiredGang, DesiredHeader, LogChunk,
@@ -131,9 +133,14 @@ impl TestCoordinator {
 
     /// The next session, welcomed.
     pub async fn session(&self) -> TestSession {
+        self.session_speaking(gangline_common::wire::MINOR).await
+    }
+
+    /// The next session, welcomed in this minor version.
+    pub async fn session_speaking(&self, minor: u32) -> TestSession {
         let mut session = self.greeted().await;
         let welcome = Welcome {
-            minor: gangline_common::wire::MINOR,
+            minor,
             build: "test".to_owned(),
             node: NODE.to_owned(),
             era: 1,
@@ -208,6 +215,18 @@ impl TestSession {
     }
 }
 
+/// The next piece of a log, and whether it came packed.
+pub async fn next_piece(stream: &mut FrameReceiver) -> (LogChunk, bool) {
+    let frame = stream.receive().await.unwrap().unwrap();
+    match frame.kind {
+        Kind::PackedLogChunk => {
+            let packed = PackedLogChunk::from_frame(&frame).unwrap();
+            (packed.unpack(&mut Unpacker::new().unwrap()).unwrap(), true)
+        }
+        _ => (LogChunk::from_frame(&frame).unwrap(), false),
+    }
+}
+
 pub async fn next_chunk(stream: &mut FrameReceiver) -> LogChunk {
-    LogChunk::from_frame(&stream.receive().await.unwrap().unwrap()).unwrap()
+    next_piece(stream).await.0
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::request::{RequestError, ask};
+use gangline_common::wire::packed::MINOR_WITH_PACKED_LOGS;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
 use gangline_common::wire::tlv::{Handshake, REFUSE_BUSY, REFUSE_CLONE, REFUSE_TOKEN};
 use gangline_common::wire::v1::{
@@ -13,7 +14,7 @@ use gangline_common::wire::v1::{
 };
 use tokio::task::JoinHandle;
 
-use super::test_coordinator::{NODE, TestCoordinator, TestSession, next_chunk};
+use super::test_coordinator::{NODE, TestCoordinator, TestSession, next_chunk, next_piece};
 use super::*;
 use crate::collectors::host::HostFacts;
 use crate::holders::Holders;
@@ -520,6 +521,26 @@ async fn logs_go_on_where_the_coordinator_has_them() {
     agent.desired(Ok(())).await;
     let mut stream = session.log_stream().await;
     assert_eq!(next_chunk(&mut stream).await.offset, 0);
+}
+
+#[tokio::test]
+async fn logs_are_packed_for_a_coordinator_that_understands_it() {
+    let coordinator = TestCoordinator::start();
+    let mut agent = Agent::start(coordinator.joined());
+    let path = agent.state_dir.path().join("output.log");
+    let content = b"step:1 - loss:0.5\n".repeat(1000);
+    std::fs::write(&path, &content).unwrap();
+    agent.follow(&path, false);
+    for (minor, packed) in [(MINOR_WITH_PACKED_LOGS - 1, false), (MINOR_WITH_PACKED_LOGS, true)] {
+        let mut session = coordinator.session_speaking(minor).await;
+        session.desire(1, vec![]).await;
+        agent.desired(Ok(())).await;
+        let mut stream = session.log_stream().await;
+        let (first, was_packed) = next_piece(&mut stream).await;
+        assert_eq!((first.offset, was_packed), (0, packed), "minor {minor}");
+        assert_eq!(first.bytes, content);
+        session.connection.close(close::SHUTDOWN, "restart");
+    }
 }
 
 #[tokio::test]

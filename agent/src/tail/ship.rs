@@ -13,6 +13,8 @@ use std::time::Duration;
 use gangline_common::ids::{Epoch, GangId, MemberKey};
 use gangline_common::time::Timestamp;
 use gangline_common::transport::{Connection, FrameSender, StreamKind, TransportError};
+use gangline_common::wire::frame::Frame;
+use gangline_common::wire::packed::{LEAST_PACKED, Packer};
 use gangline_common::wire::scene::is_scene;
 use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
 use tokio::sync::{mpsc, watch};
@@ -32,9 +34,11 @@ const FOLLOWED_POLL: Duration = Duration::from_secs(1);
 /// Wait before a stream that was refused or cut is opened again.
 const REOPEN: Duration = Duration::from_secs(5);
 
-/// Ships the logs of everything in `plan` over one connection; runs until it is dropped.
+/// Ships the logs of everything in `plan` over one connection, compressed if the coordinator understands
+/// that; runs until it is dropped.
 pub async fn ship_all(
     connection: &Connection,
+    pack: bool,
     mut plan: watch::Receiver<TailPlan>,
     acks: &Acks,
     tails: &Tails,
@@ -54,6 +58,8 @@ pub async fn ship_all(
                     acks: acks.clone(),
                     tails: tails.clone(),
                     driver: driver.clone(),
+                    pack,
+                    packer: None,
                     cursors: BTreeMap::new(),
                 };
                 shippers.spawn(shipper.run(connection.clone()));
@@ -96,6 +102,9 @@ struct Shipper {
     acks: Acks,
     tails: Tails,
     driver: mpsc::Sender<Input>,
+    pack: bool,
+    /// Kept only while there is more to be shipped.
+    packer: Option<Packer>,
     cursors: BTreeMap<(MemberKey, String), Cursor>,
 }
 
@@ -233,6 +242,7 @@ impl Shipper {
                 changed = all;
                 continue;
             }
+            self.packer = None;
             changed = tokio::select! {
                 () = tokio::time::sleep(POLL) => false,
                 _ = self.plan.changed() => true,
@@ -307,7 +317,10 @@ impl Shipper {
         cursor.sent += count;
         let read_ms = Timestamp::now().wall_ms;
         let chunk = LogChunk { key: key.clone(), file, offset, bytes, read_ms };
-        let frame = chunk.to_frame()?;
+        let frame = match self.pack && count >= LEAST_PACKED as u64 {
+            true => self.packed(chunk).await?,
+            false => chunk.to_frame()?,
+        };
         if stream.is_none() {
             *stream = Some(connection.open_uni(StreamKind::Log).await?);
         }
@@ -315,6 +328,23 @@ impl Shipper {
             stream.send(&frame).await?;
         }
         Ok(Shipped::Bytes(count))
+    }
+
+    /// The frame of a chunk, compressed where that gains something.
+    async fn packed(&mut self, chunk: LogChunk) -> Result<Frame, TransportError> {
+        let packer = self.packer.take();
+        let packing = tokio::task::spawn_blocking(move || {
+            let mut packer = match packer {
+                Some(packer) => packer,
+                None => Packer::new()?,
+            };
+            let frame = packer.frame(chunk);
+            Ok::<_, io::Error>((packer, frame))
+        });
+        let failed = |error: io::Error| TransportError::Stream(format!("compression: {error}"));
+        let (packer, frame) = packing.await.map_err(io::Error::other).flatten().map_err(failed)?;
+        self.packer = Some(packer);
+        Ok(frame?)
     }
 
     /// Bytes of a member's logs up to where their shipping stands.

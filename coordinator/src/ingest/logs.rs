@@ -25,6 +25,8 @@ use gangline_common::ids::{Epoch, GangId, MemberId, MemberKey};
 use gangline_common::time::Timestamp;
 use gangline_common::transport::{FrameReceiver, TransportError};
 use gangline_common::wire::WireError;
+use gangline_common::wire::frame::{Frame, Kind};
+use gangline_common::wire::packed::{PackedLogChunk, Unpacker};
 use gangline_common::wire::v1::{CoordinatorMessage, LogAck, LogChunk};
 use tokio::sync::{mpsc, watch};
 
@@ -308,16 +310,17 @@ impl Logs {
 
     async fn write_chunks(
         &self,
-        chunks: &mut mpsc::Receiver<LogChunk>,
+        chunks: &mut mpsc::Receiver<Arrived>,
         assigned: impl Fn(&MemberKey) -> bool,
         control: &mpsc::Sender<CoordinatorMessage>,
     ) -> Result<(), LogError> {
         let mut batch = Vec::with_capacity(BATCH);
         while chunks.recv_many(&mut batch, BATCH).await > 0 {
             for chunk in &batch {
-                check_file_name(&chunk.file)?;
-                if !assigned(&chunk.key) {
-                    return Err(LogError::NotAssigned(chunk.key.clone()));
+                let (key, file) = chunk.of();
+                check_file_name(file)?;
+                if !assigned(key) {
+                    return Err(LogError::NotAssigned(key.clone()));
                 }
             }
             // Nothing more is read meanwhile, and the agents' tails stop.
@@ -326,9 +329,10 @@ impl Logs {
             }
             let this = self.clone();
             let work = std::mem::take(&mut batch);
-            let acks = tokio::task::spawn_blocking(move || this.write_batch(work))
-                .await
-                .map_err(io::Error::other)??;
+            let written = tokio::task::spawn_blocking(move || {
+                Ok::<_, LogError>(this.write_batch(unpack(work)?)?)
+            });
+            let acks = written.await.map_err(io::Error::other)??;
             self.changes.send_modify(|count| *count = count.wrapping_add(1));
             for ack in acks {
                 // The session is gone when nobody takes it; the agent then learns it again.
@@ -485,13 +489,51 @@ fn check_file_name(name: &str) -> Result<(), LogError> {
     Err(LogError::FileName(name.chars().take(100).collect()))
 }
 
+/// A chunk in the form in which it came.
+enum Arrived {
+    Plain(LogChunk),
+    Packed(PackedLogChunk),
+}
+
+impl Arrived {
+    fn from_frame(frame: &Frame) -> Result<Arrived, WireError> {
+        match frame.kind {
+            Kind::PackedLogChunk => PackedLogChunk::from_frame(frame).map(Arrived::Packed),
+            _ => LogChunk::from_frame(frame).map(Arrived::Plain),
+        }
+    }
+
+    /// The member and the file that it is of.
+    fn of(&self) -> (&MemberKey, &str) {
+        match self {
+            Arrived::Plain(chunk) => (&chunk.key, &chunk.file),
+            Arrived::Packed(chunk) => (&chunk.key, &chunk.file),
+        }
+    }
+}
+
+/// The chunks as they were read. Takes a tenth of a millisecond for a large one. Blocking.
+fn unpack(arrived: Vec<Arrived>) -> Result<Vec<LogChunk>, LogError> {
+    let mut unpacker = None;
+    let unpacked = arrived.into_iter().map(|chunk| match chunk {
+        Arrived::Plain(chunk) => Ok(chunk),
+        Arrived::Packed(chunk) => {
+            let unpacker = match &mut unpacker {
+                Some(unpacker) => unpacker,
+                None => unpacker.insert(Unpacker::new()?),
+            };
+            Ok(chunk.unpack(unpacker).map_err(TransportError::Wire)?)
+        }
+    });
+    unpacked.collect()
+}
+
 async fn read_chunks(
     mut stream: FrameReceiver,
-    chunks: mpsc::Sender<LogChunk>,
+    chunks: mpsc::Sender<Arrived>,
 ) -> Result<(), LogError> {
     while let Some(frame) = stream.receive().await? {
-        let chunk = LogChunk::from_frame(&frame)
-            .map_err(|e: WireError| LogError::Transport(TransportError::Wire(e)))?;
+        let chunk = Arrived::from_frame(&frame).map_err(TransportError::Wire)?;
         if chunks.send(chunk).await.is_err() {
             stream.stop(gangline_common::transport::close::PROTOCOL);
             return Ok(());
