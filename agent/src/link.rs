@@ -4,6 +4,7 @@
 //! says it takes from watched values, so a session that begins anew says the newest state and
 //! nothing that was lost needs to be remembered.
 
+mod beats;
 pub mod contact;
 mod requests;
 mod session;

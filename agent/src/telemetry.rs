@@ -17,7 +17,7 @@ use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 use gangline_common::transport::{Connection, StreamKind, TransportError};
 use gangline_common::wire::v1;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use self::pace::{Pacer, Round};
@@ -266,10 +266,17 @@ impl LastSent {
     }
 }
 
-/// Sends the newest sample whenever the stream takes one; runs until it is dropped.
-pub async fn ship(connection: &Connection, mut newest: Newest, last_sent: &LastSent) {
+/// Sends the newest sample whenever the stream takes one, and tells `sampled` that it did; runs until it is
+/// dropped.
+pub async fn ship(
+    connection: &Connection,
+    mut newest: Newest,
+    last_sent: &LastSent,
+    sampled: &Notify,
+) {
     loop {
-        let Err(error) = ship_on_one_stream(connection, &mut newest, last_sent).await else {
+        let shipped = ship_on_one_stream(connection, &mut newest, last_sent, sampled).await;
+        let Err(error) = shipped else {
             // No sample will ever come again.
             return std::future::pending().await;
         };
@@ -282,12 +289,14 @@ async fn ship_on_one_stream(
     connection: &Connection,
     newest: &mut Newest,
     last_sent: &LastSent,
+    sampled: &Notify,
 ) -> Result<(), TransportError> {
     let mut stream = connection.open_uni(StreamKind::Telemetry).await?;
     while newest.changed().await.is_ok() {
         let Some(numbered) = newest.borrow_and_update().clone() else { continue };
         stream.send(&last_sent.with_dropped(&numbered).to_frame()?).await?;
         last_sent.sent(&numbered);
+        sampled.notify_one();
     }
     Ok(())
 }

@@ -16,9 +16,10 @@ use gangline_common::wire::v1::{
     NodeHealth, NodeInventory, NodeReport, RenewRequest, Renewed,
 };
 use gangline_common::wire::{MINOR, MINOR_OLDEST, WireError};
-use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
 
+use super::beats::Beats;
 use super::contact::clock_offset;
 use super::{Link, SessionError, requests};
 use crate::core::MAX_GANGS;
@@ -78,11 +79,14 @@ impl Link {
         let pace = Duration::from_millis(welcome.heartbeat_ms.into())
             .clamp(HEARTBEAT_FLOOR, HEARTBEAT_CEILING);
         let (heard, hearing) = hearing();
+        let sampled = Notify::new();
         tokio::select! {
+            // What is shipped comes before the control stream: a heartbeat rides with its sample.
+            biased;
+            result = self.ship(connection, welcome.minor, hearing.settled, &sampled) => result,
             result = self.read_control(&mut receiver, &heard) => result,
-            result = self.write_control(&mut sender, pace, hearing.renewed) => result,
+            result = self.write_control(&mut sender, pace, hearing.renewed, &sampled) => result,
             result = watch_silence(hearing.answered, self.silence.max(pace * 3)) => result,
-            result = self.ship(connection, welcome.minor, hearing.settled) => result,
             error = requests::serve(connection, &self.channels) => Err(error.into()),
         }
     }
@@ -179,6 +183,7 @@ impl Link {
         sender: &mut FrameSender,
         pace: Duration,
         mut renewed: watch::Receiver<Option<Renewed>>,
+        sampled: &Notify,
     ) -> Result<StoredIdentity, SessionError> {
         let mut inventory = self.channels.inventory.clone();
         let mut outlook = self.channels.outlook.clone();
@@ -187,8 +192,7 @@ impl Link {
         inventory.mark_changed();
         health.mark_changed();
         outlook.mark_changed();
-        let mut beats = tokio::time::interval(pace);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut beats = Beats::new(pace, Instant::now());
         let mut renewal_checks = tokio::time::interval(RENEWAL_CHECK);
         let mut renewal = Renewal::default();
         let mut sequence = 0;
@@ -225,7 +229,7 @@ impl Link {
                         last_report = Some(Instant::now());
                     }
                 }
-                _ = beats.tick() => {
+                () = beat(&mut beats, sampled) => {
                     sequence += 1;
                     let held = outlook.borrow().held;
                     let beat = AgentMessage::Heartbeat(Heartbeat { sequence, held });
@@ -273,6 +277,7 @@ impl Link {
         connection: &Connection,
         minor: u32,
         mut settled: watch::Receiver<bool>,
+        sampled: &Notify,
     ) -> Result<StoredIdentity, SessionError> {
         let logs = async {
             // A time-out is as good: see `OFFSETS_WAIT`.
@@ -281,8 +286,8 @@ impl Link {
             let pack = minor >= MINOR_WITH_PACKED_LOGS;
             ship_all(connection, pack, tail.clone(), &self.acks, tails, driver).await;
         };
-        let samples =
-            telemetry::ship(connection, self.channels.samples.clone(), &self.channels.last_sent);
+        let (newest, last_sent) = (self.channels.samples.clone(), &self.channels.last_sent);
+        let samples = telemetry::ship(connection, newest, last_sent, sampled);
         tokio::join!(logs, samples);
         Err(SessionError::DriverGone)
     }
@@ -302,6 +307,21 @@ async fn until(due: Option<Instant>) {
         Some(due) if due <= Instant::now() => {}
         Some(due) => tokio::time::sleep_until(due).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Waits until a heartbeat is to be sent.
+async fn beat(beats: &mut Beats, sampled: &Notify) {
+    loop {
+        tokio::select! {
+            biased;
+            () = sampled.notified() => {
+                if beats.rides(Instant::now()) {
+                    return;
+                }
+            }
+            () = until(Some(beats.due())) => return beats.alone(Instant::now()),
+        }
     }
 }
 
