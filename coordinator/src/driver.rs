@@ -6,12 +6,12 @@
 
 mod finish;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use gangline_common::time::Timestamp;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::board::Board;
 use crate::core::Core;
@@ -31,18 +31,56 @@ const BATCH: usize = 256;
 const FULL: usize = 192;
 /// Failed attempts that wait to be looked at.
 const EXAMINATIONS: usize = 1024;
+/// Words of nodes are brought to the driver this often, many together: to wake it for each of ten
+/// thousand a second takes more time than to hear them.
+const GATHER: Duration = Duration::from_millis(5);
 /// The clock event.
 const TICK: Duration = Duration::from_millis(250);
 
+/// What the driver is sent.
 struct Envelope {
-    event: Event,
+    events: Vec<Event>,
+    /// Of whoever waits for the answer to the only event.
     reply: Option<Reply>,
+}
+
+impl Envelope {
+    fn of(event: Event) -> Envelope {
+        Envelope { events: vec![event], reply: None }
+    }
+}
+
+/// Events that wait for others, so that the driver is woken once for all of them.
+#[derive(Default)]
+struct Gathering {
+    events: Mutex<Vec<Event>>,
+    begun: Notify,
+}
+
+impl Gathering {
+    /// Adds an event; gives it back when there are too many.
+    fn add(&self, event: Event) -> Option<Event> {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.len() >= MAILBOX {
+            return Some(event);
+        }
+        events.push(event);
+        if events.len() == 1 {
+            self.begun.notify_one();
+        }
+        None
+    }
+
+    fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 /// The way to the driver, for the API and the sessions.
 #[derive(Clone)]
 pub struct DriverHandle {
     mailbox: mpsc::Sender<Envelope>,
+    gathering: Arc<Gathering>,
     next_request: Arc<AtomicU64>,
 }
 
@@ -56,15 +94,24 @@ impl DriverHandle {
     pub async fn ask(&self, make: impl FnOnce(RequestId) -> Event) -> Result<Answer, DriverGone> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
-        let envelope = Envelope { event: make(request), reply: Some((request, sender)) };
+        let reply = Some((request, sender));
+        let envelope = Envelope { reply, ..Envelope::of(make(request)) };
         self.mailbox.send(envelope).await.map_err(|_| DriverGone)?;
         receiver.await.map_err(|_| DriverGone)
     }
 
     /// Sends an event that has no answer.
     pub async fn tell(&self, event: Event) -> Result<(), DriverGone> {
-        let envelope = Envelope { event, reply: None };
-        self.mailbox.send(envelope).await.map_err(|_| DriverGone)
+        self.mailbox.send(Envelope::of(event)).await.map_err(|_| DriverGone)
+    }
+
+    /// Sends an event that has no answer, and that what is sent after it may overtake by some milliseconds.
+    pub async fn tell_soon(&self, event: Event) -> Result<(), DriverGone> {
+        match self.gathering.add(event) {
+            Some(event) => self.tell(event).await,
+            None if self.mailbox.is_closed() => Err(DriverGone),
+            None => Ok(()),
+        }
     }
 }
 
@@ -86,7 +133,9 @@ pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver,
     let (mailbox, inbox) = mpsc::channel(MAILBOX);
     let (examiner, examine) = mpsc::channel(EXAMINATIONS);
     let (end, ended) = oneshot::channel();
-    let handle = DriverHandle { mailbox, next_request: Arc::new(AtomicU64::new(1)) };
+    let gathering = Arc::new(Gathering::default());
+    let next_request = Arc::new(AtomicU64::new(1));
+    let handle = DriverHandle { mailbox, gathering: gathering.clone(), next_request };
     let ticking = handle.mailbox.downgrade();
     let finisher = Finisher::new(store, outbox, board.clone(), meters.clone(), examiner);
     let started = finisher.start(end).and_then(|queue| {
@@ -102,10 +151,15 @@ pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver,
         let mut interval = tokio::time::interval(TICK);
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
-            interval.tick().await;
+            let envelope = tokio::select! {
+                _ = interval.tick() => Envelope::of(Event::Tick),
+                () = gathering.begun.notified() => {
+                    tokio::time::sleep(GATHER).await;
+                    Envelope { events: gathering.take(), reply: None }
+                }
+            };
             let Some(mailbox) = ticking.upgrade() else { return };
-            let tick = Envelope { event: Event::Tick, reply: None };
-            if mailbox.send(tick).await.is_err() {
+            if mailbox.send(envelope).await.is_err() {
                 return;
             }
         }
@@ -172,11 +226,13 @@ impl Loop {
 
     fn take(&mut self, envelope: Envelope, batch: &mut Batch) {
         batch.asked.extend(envelope.reply);
-        let event = envelope.event.name();
-        let before = batch.effects.writes.len();
-        self.core.take(envelope.event, Timestamp::now(), &mut batch.effects);
-        let writes = batch.effects.writes.len() - before;
-        tracing::debug!(event, writes, "taken");
+        for event in envelope.events {
+            let name = event.name();
+            let before = batch.effects.writes.len();
+            self.core.take(event, Timestamp::now(), &mut batch.effects);
+            let writes = batch.effects.writes.len() - before;
+            tracing::debug!(event = name, writes, "taken");
+        }
     }
 }
 

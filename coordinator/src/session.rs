@@ -287,7 +287,11 @@ async fn read_control(
         let node = agent.node.clone();
         match AgentMessage::from_frame(&frame)? {
             AgentMessage::Heartbeat(beat) => {
-                server.parts.driver.tell(Event::Heard { node, session, held: beat.held }).await?;
+                server
+                    .parts
+                    .driver
+                    .tell_soon(Event::Heard { node, session, held: beat.held })
+                    .await?;
                 let ack =
                     HeartbeatAck { sequence: beat.sequence, wall_ms: Timestamp::now().wall_ms };
                 queue(control, CoordinatorMessage::HeartbeatAck(ack))?;
