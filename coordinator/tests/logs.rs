@@ -198,6 +198,7 @@ async fn what_is_named_wrongly_is_refused_and_not_taken_for_nothing() {
         ("/api/v1/nodes?pool=nosuch".to_owned(), "E0370"),
         ("/api/v1/nodes?pol=default".to_owned(), "E0300"),
         ("/api/v1/nodes/stream?pool=nosuch".to_owned(), "E0370"),
+        ("/api/v1/queue?pool=nosuch".to_owned(), "E0370"),
         ("/api/v1/nodes/stream?node=nosuch".to_owned(), "E0307"),
         ("/api/v1/events?object=job%20nosuch".to_owned(), "E0306"),
         ("/api/v1/events?object=node%20nosuch".to_owned(), "E0307"),

@@ -15,6 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::auth::{Action, Caller, Object, authorize, sees};
 use super::error::{ApiError, Problem};
 use super::jobs::{ask, find_job, refused, unexpected};
+use super::nodes::check_pool;
 use super::submit::{Prepared, Wish, check_media_type, minted, parse, prepare, to_run_after};
 use super::{App, Params, Selector, Shared, read_body};
 use crate::core::controls::{Changes, Hold};
@@ -24,7 +25,7 @@ use crate::core::event::Event;
 use crate::core::explain::{
     ExpectedStart, Explanation, Leaver, Question, QueueLine, QueuePlace, Verdict,
 };
-use crate::core::job::{Job, JobState};
+use crate::core::job::{Job, JobRequest, JobState};
 use crate::core::recovery::Recovery;
 
 /// What became, or would become, of a job.
@@ -235,7 +236,8 @@ pub(super) async fn plan_job(
 
 /// The waiting jobs of all projects; of others only what they ask for.
 #[utoipa::path(get, path = "/api/v1/queue", params(QueueParams),
-    responses((status = 200, body = QueueView), (status = 400, response = Problem)))]
+    responses((status = 200, body = QueueView), (status = 400, response = Problem),
+        (status = 404, response = Problem)))]
 pub(super) async fn list_queue(
     State(shared): App,
     Caller(principal): Caller,
@@ -248,12 +250,20 @@ pub(super) async fn list_queue(
         Ok(other) => return Err(unexpected(&other)),
         Err(rejected) => return Err(refused(&shared, &principal, rejected)),
     };
-    let in_pool = |line: &&QueueLine| {
-        let request = &line.place.standing.job.request;
-        params.pool.as_ref().is_none_or(|pool| request.may_use(pool))
-    };
+    if let Some(pool) = &params.pool
+        // Jobs wait for pools that are gone.
+        && !lines.iter().any(|line| request_of(line).pools.contains(pool))
+    {
+        check_pool(&shared.api.board, pool)?;
+    }
+    let in_pool =
+        |line: &&QueueLine| params.pool.as_ref().is_none_or(|pool| request_of(line).may_use(pool));
     let lines = lines.iter().filter(in_pool);
     Ok(Json(QueueView { queue: lines.map(|line| line_view(&shared, &principal, line)).collect() }))
+}
+
+fn request_of(line: &QueueLine) -> &JobRequest {
+    &line.place.standing.job.request
 }
 
 async fn explained(
