@@ -3,12 +3,10 @@
 //! its own that sends a full frame (8 GPUs, 8 ports) a second, and heartbeats. Beside it stands a sink
 //! that takes the same frames over the same transport and does nothing with them.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Context;
 use gangline_benches::agents::inventory;
@@ -17,8 +15,10 @@ use gangline_benches::measure::Series;
 use gangline_benches::program;
 use gangline_benches::sample::full;
 use gangline_benches::table::{Table, digits, duration};
+use gangline_benches::watcher::{Watcher, wall};
 use gangline_common::ids::Generation;
 use gangline_common::transport::{FrameSender, StreamKind};
+use gangline_common::wire::frame::Frame;
 use gangline_common::wire::v1::{AgentMessage, Heartbeat};
 use gangline_fleet::build::binaries;
 use gangline_fleet::fleet::{Fleet, FleetOptions};
@@ -34,10 +34,9 @@ const JOINING: usize = 16;
 const WINDOW: Duration = Duration::from_secs(20);
 const SETTLE: Duration = Duration::from_secs(5);
 const PERIOD: Duration = Duration::from_secs(1);
-/// As a coordinator asks for unless it is configured otherwise.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-/// While agents join, the others send no samples and one heartbeat in so many.
-const JOINING_BEATS: u64 = 2;
+/// While agents join, the others send no samples, and heartbeats less often than the second that a
+/// coordinator asks for.
+const JOINING_BEATS: Duration = Duration::from_secs(2);
 /// Clock ticks of `/proc/PID/stat` in a second, as on every Linux that this runs on.
 const TICKS: f64 = 100.0;
 
@@ -181,24 +180,21 @@ async fn serve(
     let mut due = tokio::time::interval_at(Instant::now() + phase, PERIOD);
     // Those that were due before the first are not made up for.
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    // At a moment of its own, as a heartbeat is not made by the clock of the samples.
-    let beat_phase = Duration::from_micros(number as u64 * 104_729 % 1_000_000);
-    let mut beats = tokio::time::interval_at(Instant::now() + beat_phase, HEARTBEAT);
+    // By themselves while agents join; then they ride with the samples, as those of real agents do.
+    let mut beats = tokio::time::interval_at(Instant::now() + phase, JOINING_BEATS);
     let mut sequence = 0;
     loop {
         tokio::select! {
             _ = due.tick(), if sending.sampling.load(Ordering::Relaxed) => {
                 sample.wall_ms = wall().as_millis() as u64;
                 samples.send(&sample.to_frame()?).await?;
+                sequence += 1;
+                control.send(&heartbeat(sequence)?).await?;
                 sending.frames.fetch_add(1, Ordering::Relaxed);
             }
-            _ = beats.tick() => {
+            _ = beats.tick(), if !sending.sampling.load(Ordering::Relaxed) => {
                 sequence += 1;
-                if !sending.sampling.load(Ordering::Relaxed) && sequence % JOINING_BEATS != 0 {
-                    continue;
-                }
-                let beat = Heartbeat { sequence, held: Generation::default() };
-                control.send(&AgentMessage::Heartbeat(beat).to_frame()?).await?;
+                control.send(&heartbeat(sequence)?).await?;
             }
             frame = incoming.receive() => {
                 if frame?.is_none() {
@@ -208,6 +204,11 @@ async fn serve(
             }
         }
     }
+}
+
+fn heartbeat(sequence: u64) -> anyhow::Result<Frame> {
+    let beat = Heartbeat { sequence, held: Generation::default() };
+    Ok(AgentMessage::Heartbeat(beat).to_frame()?)
 }
 
 struct Measured {
@@ -223,23 +224,17 @@ async fn measure(
     watchers: usize,
     sending: &Sending,
 ) -> anyhow::Result<Measured> {
-    let ended = Arc::new(AtomicBool::new(false));
-    let counting = Arc::new(AtomicBool::new(false));
-    let mut watching = Vec::new();
-    for _ in 0..watchers {
-        let address = fleet.url().trim_start_matches("http://").to_owned();
-        let (token, ended, counting) = (fleet.api()?.token, ended.clone(), counting.clone());
-        watching.push(std::thread::spawn(move || watch(&address, &token, &ended, &counting)));
-    }
+    let watchers: Vec<Watcher> =
+        (0..watchers).map(|_| Watcher::start(fleet)).collect::<Result<_, _>>()?;
     tokio::time::sleep(SETTLE).await;
-    counting.store(true, Ordering::Relaxed);
+    watchers.iter().for_each(|watcher| drop(watcher.take()));
     let (frames, cpu) = (sending.frames.load(Ordering::Relaxed), cpu_s(pid)?);
     tokio::time::sleep(WINDOW).await;
     let (frames, cpu) = (sending.frames.load(Ordering::Relaxed) - frames, cpu_s(pid)? - cpu);
-    ended.store(true, Ordering::Relaxed);
     let mut delay = Series::default();
-    for watcher in watching {
-        let (seen, lost) = watcher.join().map_err(|_| anyhow::anyhow!("a watcher panicked"))??;
+    for watcher in watchers {
+        let seen = watcher.take();
+        let lost = watcher.stop()?;
         anyhow::ensure!(!seen.is_empty(), "the watcher saw no sample");
         if lost > 0 {
             println!("{count} agents: a watcher was told that it lost events, {lost} time(s)");
@@ -249,66 +244,6 @@ async fn measure(
         }
     }
     Ok(Measured { frames, cpu_s: cpu, delay })
-}
-
-/// Reads the stream of nodes; gives the delays of the samples that came while it counted, and how often
-/// it was told of lost events.
-fn watch(
-    address: &str,
-    token: &str,
-    ended: &AtomicBool,
-    counting: &AtomicBool,
-) -> anyhow::Result<(Vec<Duration>, usize)> {
-    const TIME: &[u8] = b"\"time\":\"";
-    const STAMP: usize = "2026-11-22T12:34:56.789Z".len();
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    write!(
-        stream,
-        "GET /api/v1/nodes/stream HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\r\n"
-    )?;
-    let mut buffer = vec![0; 1 << 20];
-    let (mut held, mut lost, mut delays) = (0, 0, Vec::new());
-    while !ended.load(Ordering::Relaxed) {
-        let count = match stream.read(&mut buffer[held..]) {
-            Ok(0) => anyhow::bail!("the stream has ended"),
-            Ok(count) => count,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let now = wall();
-        let text = &buffer[..held + count];
-        let mut at = 0;
-        while let Some(found) = text.get(at..).and_then(|rest| find(rest, TIME)) {
-            let from = at + found + TIME.len();
-            let Some(stamp) = text.get(from..from + STAMP) else { break };
-            if counting.load(Ordering::Relaxed) {
-                delays.push(since(stamp, now).context("a time that is none")?);
-            }
-            at = from;
-        }
-        lost += usize::from(find(text, b"event: dropped").is_some());
-        let keep = (TIME.len() + STAMP).min(text.len() - at);
-        let from = text.len() - keep;
-        buffer.copy_within(from..from + keep, 0);
-        held = keep;
-    }
-    Ok((delays, lost))
-}
-
-fn find(text: &[u8], what: &[u8]) -> Option<usize> {
-    text.windows(what.len()).position(|window| window == what)
-}
-
-/// From an RFC 3339 time of this hour to `now`.
-fn since(stamp: &[u8], now: Duration) -> Option<Duration> {
-    const HOUR_US: u64 = 3_600_000_000;
-    let number = |range: std::ops::Range<usize>| {
-        std::str::from_utf8(stamp.get(range)?).ok()?.parse::<u64>().ok()
-    };
-    let of_hour = (number(14..16)? * 60 + number(17..19)?) * 1_000_000 + number(20..23)? * 1000;
-    let now = now.as_micros() as u64 % HOUR_US;
-    Some(Duration::from_micros((now + HOUR_US - of_hour) % HOUR_US))
 }
 
 /// Processor time for a frame that is taken and forgotten, in nanoseconds, on as many connections.
@@ -338,10 +273,6 @@ async fn bare(count: usize) -> anyhow::Result<f64> {
     sink.stop().await;
     anyhow::ensure!(frames > 0, "the sink took no frame");
     Ok(cpu as f64 / frames as f64)
-}
-
-fn wall() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Processor time of a process so far, in seconds.

@@ -14,6 +14,7 @@ use anyhow::{Context, bail, ensure};
 use gangline_benches::floor::Sink;
 use gangline_benches::program;
 use gangline_benches::table::{Table, digits};
+use gangline_benches::watcher::Watcher;
 use gangline_common::wire::frame::{Frame, Kind};
 use gangline_common::wire::v1::LOG_CHUNK_BYTES;
 use gangline_fleet::build::binaries;
@@ -22,6 +23,8 @@ use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 const RUNS: usize = 3;
 /// A way that has not brought everything by then is left out.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long samples are watched before anything is shipped.
+const IDLE: Duration = Duration::from_secs(10);
 /// Between two looks at how much has come.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -41,22 +44,35 @@ async fn bench() -> anyhow::Result<()> {
     fleet.add_agent(AgentOptions::worker("w0", 0)).await?;
     let source = fleet.path("source.log");
     let bytes = make(mib << 20, &source)?;
-    let ways = ["Gangline", "bare QUIC", "tail | nc", "rsyslog"];
+    // Compression makes it half as long; it takes the longest then.
+    let noisy = fleet.path("noisy.log");
+    let noise = make_noise(mib << 20, &noisy)?;
+    let watcher = Watcher::start(&fleet)?;
+    tokio::time::sleep(IDLE).await;
+    let idle = watcher.take();
+    let mut meanwhile = Vec::new();
+    let ways = ["Gangline", "Gangline, hex digits", "bare QUIC", "tail | nc", "rsyslog"];
     let mut speeds: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
     let mut missing = Vec::new();
     for run in 0..=RUNS {
         for (way, speeds) in speeds.iter_mut().enumerate() {
             let took = match way {
-                0 => ours(&fleet, &source, bytes).await,
-                1 => bare(&fleet.path(&format!("quic-{run}")), bytes).await,
-                2 => tail_to_nc(&fleet, &source, bytes, run),
+                0 | 1 => {
+                    watcher.take();
+                    let (source, bytes) = if way == 0 { (&source, bytes) } else { (&noisy, noise) };
+                    let took = ours(&fleet, source, bytes).await;
+                    meanwhile.extend(watcher.take());
+                    took
+                }
+                2 => bare(&fleet.path(&format!("quic-{run}")), bytes).await,
+                3 => tail_to_nc(&fleet, &source, bytes, run),
                 _ => rsyslog(&fleet, &source, bytes, run),
             };
             match took {
                 // The first round only warms the caches.
                 Ok(took) if run > 0 => speeds.push(bytes as f64 / 1e6 / took.as_secs_f64()),
                 Ok(_) => {}
-                Err(error) if way < 2 => return Err(error.context(ways[way])),
+                Err(error) if way < 3 => return Err(error.context(ways[way])),
                 Err(error) => missing.push(format!("{} is left out: {error:#}", ways[way])),
             }
         }
@@ -77,6 +93,7 @@ async fn bench() -> anyhow::Result<()> {
         table.row(vec![(*way).to_owned(), digits(median), range, ratio]);
     }
     println!("{table}");
+    watcher.stop()?;
     missing.dedup();
     for line in missing {
         println!("{line}");
@@ -85,7 +102,42 @@ async fn bench() -> anyhow::Result<()> {
         "{mib} MiB, medians of {RUNS} runs, from the first byte that is written or read to the last one in \
          the receiver's file; every copy of Gangline's, nc's and rsyslog's was compared with the source."
     );
+    println!("{}", late("while nothing was shipped", idle)?);
+    println!("{}", late("while Gangline shipped", meanwhile)?);
     Ok(())
+}
+
+/// How late the node's samples were, in words.
+fn late(when: &str, mut delays: Vec<Duration>) -> anyhow::Result<String> {
+    delays.sort_unstable();
+    let last = delays.last().with_context(|| format!("no sample came {when}"))?;
+    let median = delays.get(delays.len() / 2).unwrap_or(last);
+    let count = delays.len();
+    Ok(format!(
+        "{count} samples came {when}: read {} ms after they were begun in the middle, {} ms at most.",
+        median.as_millis(),
+        last.as_millis()
+    ))
+}
+
+/// Writes lines of random hexadecimal digits, and gives how many bytes.
+fn make_noise(bytes: usize, path: &Path) -> anyhow::Result<u64> {
+    let mut out = BufWriter::new(File::create(path)?);
+    let (mut written, mut state) = (0, 1_u64);
+    while written < bytes {
+        let mut line = String::with_capacity(128);
+        for _ in 0..6 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            line += &format!("{state:016x}");
+        }
+        line.push('\n');
+        out.write_all(line.as_bytes())?;
+        written += line.len();
+    }
+    out.into_inner()?.sync_all()?;
+    Ok(written as u64)
 }
 
 /// Writes a log of about so many bytes, and gives how many.

@@ -13,6 +13,7 @@ pub mod script;
 pub mod slurm;
 pub mod stamps;
 pub mod table;
+pub mod watcher;
 
 /// That of the coordinator, for what is measured without its process.
 #[global_allocator]
