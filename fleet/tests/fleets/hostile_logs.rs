@@ -18,7 +18,7 @@ for _ in range(100):
 out.write(b"\nafter\n")
 out.flush()
 os.makedirs("many")
-for number in range(20_000):
+for number in range(int(os.environ["FILES"])):
     with open(f"many/{number}.log", "w") as file:
         file.write("a line\n")
 print("end")
@@ -26,6 +26,8 @@ print("end")
 const LOUD_BYTES: u64 = 100_000_000 + (1 << 20);
 /// Most memory that the agent may have had at any time, in KiB.
 const AGENT_KIB: u64 = 64 << 10;
+/// Files that the job writes, unless `GANGLINE_FILES` says another number; a million take some minutes.
+const FILES: u32 = 20_000;
 /// A development build takes its time for 100 MB.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -45,12 +47,19 @@ async fn lines_of_100_mb_escapes_false_xids_and_many_files_disturb_nobody() -> T
     api.wait_job(&quiet, &["RUNNING"], SHORT).await?;
     let workdir = fleet.shared_root().join("work");
     std::fs::create_dir_all(&workdir)?;
+    let files = match std::env::var("GANGLINE_FILES") {
+        Ok(text) => text.parse().context("GANGLINE_FILES")?,
+        Err(_) => FILES,
+    };
+    // Writing and removing them takes time too.
+    let long = LONG.max(Duration::from_millis(files.into()));
     let loud = json!({
         "name": "loud", "launcher": {"type": "command"}, "workdir": workdir,
         "command": ["python3", "-c", LOUD], "logs": {"files": ["many/*.log"]},
+        "env": {"FILES": files.to_string()},
     });
     let loud = api.submit(&loud.to_string()).await?;
-    api.wait_job(&loud, &["SUCCEEDED"], LONG).await?;
+    api.wait_job(&loud, &["SUCCEEDED"], long).await?;
 
     // Beside it nothing was lost or late.
     std::fs::write(&stop, "")?;
@@ -63,7 +72,7 @@ async fn lines_of_100_mb_escapes_false_xids_and_many_files_disturb_nobody() -> T
     assert!(node["state"] == "ready" && node["cordon"].is_null(), "{node}");
 
     // Its own log is whole, and does nothing to a terminal.
-    let until = Instant::now() + LONG;
+    let until = Instant::now() + long;
     let log = loop {
         let log = api.logs(&loud, "").await?;
         if log.ends_with("\nafter\nend\n") {
