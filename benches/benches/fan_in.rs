@@ -182,6 +182,7 @@ async fn serve(
     due.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     // By themselves while agents join; then they ride with the samples, as those of real agents do.
     let mut beats = tokio::time::interval_at(Instant::now() + phase, JOINING_BEATS);
+    beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let mut sequence = 0;
     loop {
         tokio::select! {

@@ -23,6 +23,8 @@ use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 const RUNS: usize = 3;
 /// A way that has not brought everything by then is left out.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Files as long as the log that a way writes at most: what the agent keeps, and what is stored.
+const FILES: u64 = 2;
 /// How long samples are watched before anything is shipped.
 const IDLE: Duration = Duration::from_secs(10);
 /// Between two looks at how much has come.
@@ -48,6 +50,9 @@ async fn bench() -> anyhow::Result<()> {
     let noisy = fleet.path("noisy.log");
     let noise = make_noise(mib << 20, &noisy)?;
     let watcher = Watcher::start(&fleet)?;
+    // It begins with the newest sample that there is, however old.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    watcher.take();
     tokio::time::sleep(IDLE).await;
     let idle = watcher.take();
     let mut meanwhile = Vec::new();
@@ -56,13 +61,14 @@ async fn bench() -> anyhow::Result<()> {
     let mut missing = Vec::new();
     for run in 0..=RUNS {
         for (way, speeds) in speeds.iter_mut().enumerate() {
+            make_ready(&fleet.path("scratch"), bytes)?;
             let took = match way {
                 0 | 1 => {
-                    watcher.take();
                     let (source, bytes) = if way == 0 { (&source, bytes) } else { (&noisy, noise) };
-                    let took = ours(&fleet, source, bytes).await;
-                    meanwhile.extend(watcher.take());
-                    took
+                    ours(&fleet, source, bytes, &watcher).await.map(|(took, delays)| {
+                        meanwhile.extend(delays);
+                        took
+                    })
                 }
                 2 => bare(&fleet.path(&format!("quic-{run}")), bytes).await,
                 3 => tail_to_nc(&fleet, &source, bytes, run),
@@ -70,7 +76,10 @@ async fn bench() -> anyhow::Result<()> {
             };
             match took {
                 // The first round only warms the caches.
-                Ok(took) if run > 0 => speeds.push(bytes as f64 / 1e6 / took.as_secs_f64()),
+                Ok(took) if run > 0 => {
+                    let bytes = if way == 1 { noise } else { bytes };
+                    speeds.push(bytes as f64 / 1e6 / took.as_secs_f64());
+                }
                 Ok(_) => {}
                 Err(error) if way < 3 => return Err(error.context(ways[way])),
                 Err(error) => missing.push(format!("{} is left out: {error:#}", ways[way])),
@@ -104,6 +113,19 @@ async fn bench() -> anyhow::Result<()> {
     );
     println!("{}", late("while nothing was shipped", idle)?);
     println!("{}", late("while Gangline shipped", meanwhile)?);
+    Ok(())
+}
+
+/// Brings what was written before to the disk, and uses memory for as many pages of files as the next way
+/// needs: a virtual machine may get its memory only when it is used, which takes longer than a copy.
+fn make_ready(scratch: &Path, bytes: u64) -> anyhow::Result<()> {
+    ensure!(Command::new("sync").status().context("sync")?.success(), "sync failed");
+    let mut file = File::create(scratch)?;
+    let zeros = vec![0; 1 << 20];
+    for _ in 0..(FILES * bytes) >> 20 {
+        file.write_all(&zeros)?;
+    }
+    std::fs::remove_file(scratch)?;
     Ok(())
 }
 
@@ -162,8 +184,13 @@ fn make(bytes: usize, path: &Path) -> anyhow::Result<u64> {
 }
 
 /// A job whose rank writes the log: through the agent's spool and QUIC to the coordinator's store, which
-/// makes every batch durable before it acknowledges it.
-async fn ours(fleet: &Fleet, source: &Path, bytes: u64) -> anyhow::Result<Duration> {
+/// makes every batch durable before it acknowledges it. Also how late samples were meanwhile.
+async fn ours(
+    fleet: &Fleet,
+    source: &Path,
+    bytes: u64,
+    watcher: &Watcher,
+) -> anyhow::Result<(Duration, Vec<Duration>)> {
     let api = fleet.api()?;
     let go = fleet.path("go");
     let script = format!(
@@ -175,6 +202,7 @@ async fn ours(fleet: &Fleet, source: &Path, bytes: u64) -> anyhow::Result<Durati
     let before = outputs(&fleet.state_dir().join("logs"));
     let job = api.submit(&spec).await?;
     api.wait_job(&job, &["RUNNING"], PATIENCE).await?;
+    watcher.take();
     let began = Instant::now();
     std::fs::write(&go, "")?;
     let logs = fleet.state_dir().join("logs");
@@ -190,11 +218,27 @@ async fn ours(fleet: &Fleet, source: &Path, bytes: u64) -> anyhow::Result<Durati
         ensure!(Instant::now() < until, "{} of {bytes} bytes have come", length(&stored));
         tokio::time::sleep(LOOK).await;
     }
-    let took = began.elapsed();
+    let (took, delays) = (began.elapsed(), watcher.take());
     api.wait_job(&job, &["SUCCEEDED"], PATIENCE).await?;
     std::fs::remove_file(&go)?;
     ensure!(same(source, &stored)?, "the stored log is another");
-    Ok(took)
+    // The agent's own copy below the shared root must not run beside what is measured next.
+    let copies = fleet.shared_root().join("jobs").join(&job).join("logs");
+    while longest(&copies) < bytes {
+        ensure!(Instant::now() < until, "{} has no copy of the log", copies.display());
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok((took, delays))
+}
+
+/// Length of the longest file in a directory and those in it; 0 while it has none.
+fn longest(directory: &Path) -> u64 {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let lengths = entries.map(|entry| match entry.path() {
+        path if path.is_dir() => longest(&path),
+        path => length(&path),
+    });
+    lengths.max().unwrap_or(0)
 }
 
 /// The output of every rank that is stored as it came.
