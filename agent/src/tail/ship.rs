@@ -1,6 +1,6 @@
 //! Shipping logs: one stream per incarnation of a gang, and on it chunks of its members' files
-//! from the acknowledged offset on. At most one chunk is in memory per stream; a slow coordinator
-//! simply makes the tail stop reading. What is over a member's budget is cut, and its last line says
+//! from the acknowledged offset on. Only a few chunks are in memory per stream (`ahead`); a slow
+//! coordinator simply makes the tail stop reading. What is over a member's budget is cut, and its last line says
 //! so.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,6 @@ use std::time::Duration;
 use gangline_common::ids::{Epoch, GangId, MemberKey};
 use gangline_common::time::Timestamp;
 use gangline_common::transport::{Connection, FrameSender, StreamKind, TransportError};
-use gangline_common::wire::frame::Frame;
 use gangline_common::wire::packed::{LEAST_PACKED, Packer};
 use gangline_common::wire::scene::is_scene;
 use gangline_common::wire::v1::{LOG_CHUNK_BYTES, LogChunk};
@@ -31,6 +30,10 @@ use crate::supervisor::LogSource;
 const POLL: Duration = Duration::from_millis(100);
 /// How often followed streams are gone through although nothing is said to have changed.
 const FOLLOWED_POLL: Duration = Duration::from_secs(1);
+/// Chunks that are read and packed ahead of the one that is sent.
+const AHEAD: usize = 4;
+/// Chunks of one file that are sent before others have their turn.
+const TURN: u32 = 64;
 /// Wait before a stream that was refused or cut is opened again.
 const REOPEN: Duration = Duration::from_secs(5);
 
@@ -261,7 +264,8 @@ impl Shipper {
     ) -> Result<Shipped, TransportError> {
         let file = origin.file().to_owned();
         let acknowledged = self.acks.offset(key, &file);
-        let cursor = self.cursors.entry((key.clone(), file.clone())).or_default();
+        let at = (key.clone(), file.clone());
+        let cursor = self.cursors.entry(at.clone()).or_default();
         cursor.sent = cursor.sent.max(acknowledged);
         if cursor.truncated {
             return Ok(Shipped::Nothing { complete: true });
@@ -310,41 +314,84 @@ impl Shipper {
                 tail.cut(&file, offset, &why).await;
                 return Ok(Shipped::Bytes(0));
             }
-        } else if let Some(cut) = cut.filter(|cut| offset < cut.at) {
+        } else if let Some(cut) = cut.as_ref().filter(|cut| offset < cut.at) {
             bytes.truncate(usize::try_from(cut.at - offset).unwrap_or(usize::MAX));
         }
         let count = bytes.len() as u64;
         cursor.sent += count;
+        let stream = match stream {
+            Some(stream) => stream,
+            None => stream.insert(connection.open_uni(StreamKind::Log).await?),
+        };
         let read_ms = Timestamp::now().wall_ms;
         let chunk = LogChunk { key: key.clone(), file, offset, bytes, read_ms };
-        let frame = match self.pack && count >= LEAST_PACKED as u64 {
-            true => self.packed(chunk).await?,
-            false => chunk.to_frame()?,
+        if count < LEAST_PACKED as u64 {
+            stream.send(&chunk.to_frame()?).await?;
+            return Ok(Shipped::Bytes(count));
+        }
+        // A file of which there is more than a chunk is read ahead, within the member's budget.
+        let ahead = match &origin {
+            Origin::File(source) if count == LOG_CHUNK_BYTES as u64 && cut.is_none() => {
+                let room = match tail.filter(|_| !is_free) {
+                    Some(tail) => share(tail.budget(), &origin).saturating_sub(used + count),
+                    None => u64::MAX,
+                };
+                Some((source.path.clone(), room))
+            }
+            _ => None,
         };
-        if stream.is_none() {
-            *stream = Some(connection.open_uni(StreamKind::Log).await?);
+        let more = self.send_on(stream, chunk, ahead).await?;
+        if let Some(cursor) = self.cursors.get_mut(&at) {
+            cursor.sent += more;
         }
-        if let Some(stream) = stream {
-            stream.send(&frame).await?;
-        }
-        Ok(Shipped::Bytes(count))
+        Ok(Shipped::Bytes(count + more))
     }
 
-    /// The frame of a chunk, compressed where that gains something.
-    async fn packed(&mut self, chunk: LogChunk) -> Result<Frame, TransportError> {
-        let packer = self.packer.take();
-        let packing = tokio::task::spawn_blocking(move || {
-            let mut packer = match packer {
-                Some(packer) => packer,
-                None => Packer::new()?,
+    /// Sends a chunk, and what follows it in a file as far as there is room for it. Returns the bytes of
+    /// the latter.
+    async fn send_on(
+        &mut self,
+        stream: &mut FrameSender,
+        chunk: LogChunk,
+        ahead: Option<(PathBuf, u64)>,
+    ) -> Result<u64, TransportError> {
+        let (pack, packer) = (self.pack, self.packer.take());
+        let first = chunk.bytes.len() as u64;
+        let (frames, mut ready) = mpsc::channel(AHEAD);
+        // One thread reads and packs while this task sends; it ends when nobody takes its frames.
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut packer = match (pack, packer) {
+                (true, None) => Some(Packer::new().map_err(|error| not_packed(&error))?),
+                (_, packer) => packer,
             };
-            let frame = packer.frame(chunk);
-            Ok::<_, io::Error>((packer, frame))
+            let mut next = Some(chunk);
+            let (mut left, mut turns) = (ahead, TURN);
+            while let Some(chunk) = next.take() {
+                let LogChunk { key, file, .. } = &chunk;
+                let (key, file) = (key.clone(), file.clone());
+                let (offset, count) = (chunk.offset, chunk.bytes.len() as u64);
+                let frame = match &mut packer {
+                    Some(packer) => packer.frame(chunk)?,
+                    None => chunk.to_frame()?,
+                };
+                if frames.blocking_send((frame, count)).is_err() {
+                    break;
+                }
+                turns -= 1;
+                if let Some((path, room)) = left.as_mut().filter(|_| turns > 0) {
+                    next = follow(path, key, file, offset + count, room);
+                }
+            }
+            Ok::<_, TransportError>(packer)
         });
-        let failed = |error: io::Error| TransportError::Stream(format!("compression: {error}"));
-        let (packer, frame) = packing.await.map_err(io::Error::other).flatten().map_err(failed)?;
-        self.packer = Some(packer);
-        Ok(frame?)
+        let mut sent = 0;
+        while let Some((frame, count)) = ready.recv().await {
+            stream.send(&frame).await?;
+            sent += count;
+        }
+        let failed = |error: tokio::task::JoinError| not_packed(&error);
+        self.packer = reading.await.map_err(failed)??;
+        Ok(sent.saturating_sub(first))
     }
 
     /// Bytes of a member's logs up to where their shipping stands.
@@ -379,6 +426,24 @@ impl Shipper {
             }
         }
     }
+}
+
+fn not_packed(error: &dyn std::error::Error) -> TransportError {
+    TransportError::Stream(format!("reading ahead: {error}"))
+}
+
+/// The chunk of a file from `offset` on, if it is within `room`, which it takes its bytes from. Whatever
+/// else there is about the file is seen at its next turn.
+fn follow(
+    path: &Path,
+    key: MemberKey,
+    file: String,
+    offset: u64,
+    room: &mut u64,
+) -> Option<LogChunk> {
+    let bytes = read_at_blocking(path, offset).ok()?.bytes;
+    *room = room.checked_sub(bytes.len() as u64).filter(|_| !bytes.is_empty())?;
+    Some(LogChunk { key, file, offset, bytes, read_ms: Timestamp::now().wall_ms })
 }
 
 /// What a stream that was cut has from `offset` on, if that is behind the cut.
