@@ -28,7 +28,7 @@ pub struct Config {
     pub extra_roots: Vec<String>,
     /// Life of an agent's certificate, in seconds.
     pub agent_certificate_lifetime_s: u64,
-    /// How often agents send a heartbeat, in milliseconds.
+    /// How often agents send a heartbeat, in milliseconds; about, because it rides with a sample.
     pub heartbeat_ms: u32,
     /// Time between two copies of the store into `state_dir`/backups, in seconds; 0 makes none.
     pub backup_interval_s: u64,

@@ -3,7 +3,13 @@
 
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use super::session::until;
+
+/// Samples come once a second, and not sharply.
+const MOST_SLACK: Duration = Duration::from_millis(250);
 
 /// The heartbeats of one session.
 pub struct Beats {
@@ -18,27 +24,42 @@ impl Beats {
         Beats { pace, last: None, due: now }
     }
 
-    /// When one must be sent by itself.
-    pub fn due(&self) -> Instant {
-        self.due
+    /// Waits until one is to be sent. `sampled` is told of each sample that has been sent.
+    pub async fn next(&mut self, sampled: &Notify) {
+        loop {
+            tokio::select! {
+                biased;
+                () = sampled.notified() => {
+                    if self.rides(Instant::now()) {
+                        return;
+                    }
+                }
+                () = until(self.due) => return self.alone(Instant::now()),
+            }
+        }
     }
 
     /// One is sent by itself.
-    pub fn alone(&mut self, now: Instant) {
+    fn alone(&mut self, now: Instant) {
         self.last = Some(now);
         self.due = now + self.pace;
     }
 
-    /// Whether one is sent with the sample that has just been sent: not sooner than half the pace after
-    /// the one before. If samples come at about the same pace, the next one is waited for; there are never
-    /// more than one and a half paces between two heartbeats.
-    pub fn rides(&mut self, now: Instant) -> bool {
-        let last = self.last.filter(|last| now < *last + self.pace / 2);
+    /// Whether one is sent with the sample that has just been sent: only when one is about due. If samples
+    /// come at the same pace, the next one is waited for.
+    fn rides(&mut self, now: Instant) -> bool {
+        let slack = self.slack();
+        let last = self.last.filter(|last| now + slack < *last + self.pace);
         let early = last.is_some();
         let last = last.unwrap_or(now);
         self.last = Some(last);
-        self.due = (now + self.pace * 5 / 4).min(last + self.pace * 3 / 2);
+        self.due = (now + self.pace + slack).min(last + self.pace + 2 * slack);
         !early
+    }
+
+    /// How much sooner or later than due one may ride; without a sample, twice as much later once.
+    fn slack(&self) -> Duration {
+        (self.pace / 4).min(MOST_SLACK)
     }
 }
 
@@ -55,7 +76,7 @@ mod tests {
         let mut sent = Vec::new();
         for ms in 0..=end {
             let now = begin + Duration::from_millis(ms);
-            if now >= beats.due() {
+            if now >= beats.due {
                 beats.alone(now);
                 sent.push((ms, false));
             }
@@ -73,8 +94,8 @@ mod tests {
 
     #[test]
     fn they_ride_with_samples_of_about_the_same_pace() {
-        let samples = [700, 1690, 2720, 3705];
-        let expected = [(0, false), (700, true), (1690, true), (2720, true), (3705, true)];
+        let samples = [800, 1790, 2820, 3805];
+        let expected = [(0, false), (800, true), (1790, true), (2820, true), (3805, true)];
         assert_eq!(sent(&samples, 4000), expected);
     }
 
@@ -86,7 +107,8 @@ mod tests {
 
     #[test]
     fn samples_that_stay_away_are_not_waited_for_long() {
-        assert_eq!(sent(&[600], 3000), [(0, false), (600, true), (1850, false), (2850, false)]);
+        assert_eq!(sent(&[800], 3100), [(0, false), (800, true), (2050, false), (3050, false)]);
+        assert_eq!(sent(&[700], 2600), [(0, false), (1500, false), (2500, false)]);
         for first in 0..1000 {
             let beats = sent(&[first, first + 5000], 7000);
             assert!(beats.windows(2).all(|pair| pair[1].0 - pair[0].0 <= 1500), "{beats:?}");
@@ -97,6 +119,12 @@ mod tests {
     fn many_samples_do_not_make_many() {
         let samples: Vec<u64> = (0..100).map(|n| n * 50).collect();
         let beats = sent(&samples, 5000);
-        assert!(beats.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 500), "{beats:?}");
+        assert!(beats.windows(2).all(|pair| pair[1].0 - pair[0].0 >= 750), "{beats:?}");
+        // A slow pace stays slow.
+        let mut beats = Beats::new(10 * PACE, Instant::now());
+        let begin = beats.due;
+        beats.alone(begin);
+        let rides = (1..=20).filter(|second| beats.rides(begin + *second * PACE));
+        assert_eq!(rides.collect::<Vec<_>>(), [10, 20]);
     }
 }

@@ -221,7 +221,7 @@ impl Link {
                     let earliest = last_report.map(|last| last + REPORT_PAUSE);
                     report_due = Some(earliest.unwrap_or_else(Instant::now));
                 }
-                () = until(report_due) => {
+                () = until_maybe(report_due) => {
                     report_due = None;
                     let report = outlook.borrow_and_update().report_at(Timestamp::now());
                     if let Some(report) = report {
@@ -229,7 +229,7 @@ impl Link {
                         last_report = Some(Instant::now());
                     }
                 }
-                () = beat(&mut beats, sampled) => {
+                () = beats.next(sampled) => {
                     sequence += 1;
                     let held = outlook.borrow().held;
                     let beat = AgentMessage::Heartbeat(Heartbeat { sequence, held });
@@ -301,27 +301,17 @@ fn hearing() -> (Heard, Hearing) {
     (heard, Hearing { answered: answered_in, renewed: renewed_in, settled: settled_in })
 }
 
-async fn until(due: Option<Instant>) {
-    match due {
-        // A sleep is ready a tick late: the first heartbeat would come before the first report.
-        Some(due) if due <= Instant::now() => {}
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
+/// Waits for a moment. A sleep is ready a tick late: the first heartbeat would come before the first report.
+pub(super) async fn until(due: Instant) {
+    if due > Instant::now() {
+        tokio::time::sleep_until(due).await;
     }
 }
 
-/// Waits until a heartbeat is to be sent.
-async fn beat(beats: &mut Beats, sampled: &Notify) {
-    loop {
-        tokio::select! {
-            biased;
-            () = sampled.notified() => {
-                if beats.rides(Instant::now()) {
-                    return;
-                }
-            }
-            () = until(Some(beats.due())) => return beats.alone(Instant::now()),
-        }
+async fn until_maybe(due: Option<Instant>) {
+    match due {
+        Some(due) => until(due).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -9,6 +9,7 @@ use gangline_common::tls::{self, AGENT_URI_PREFIX, Fingerprint, Identity, SERVER
 use gangline_common::transport::{
     Connection, Endpoint, FrameReceiver, FrameSender, ResetKey, StreamKind, TransportError,
 };
+use gangline_common::wire::MINOR;
 use gangline_common::wire::frame::Kind;
 use gangline_common::wire::packed::{PackedLogChunk, Unpacker};
 use gangline_common::wire::tlv::{Handshake, Hello, JoinGrant, JoinRequest, Refuse, Welcome};
@@ -133,18 +134,18 @@ impl TestCoordinator {
 
     /// The next session, welcomed.
     pub async fn session(&self) -> TestSession {
-        self.session_speaking(gangline_common::wire::MINOR).await
+        self.session_with(MINOR, 50).await
     }
 
-    /// The next session, welcomed in this minor version.
-    pub async fn session_speaking(&self, minor: u32) -> TestSession {
+    /// The next session, welcomed in this minor version and asked for this pace of heartbeats.
+    pub async fn session_with(&self, minor: u32, heartbeat_ms: u32) -> TestSession {
         let mut session = self.greeted().await;
         let welcome = Welcome {
             minor,
             build: "test".to_owned(),
             node: NODE.to_owned(),
             era: 1,
-            heartbeat_ms: 50,
+            heartbeat_ms,
         };
         session.sender.send(&welcome.to_frame().unwrap()).await.unwrap();
         session

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::request::{RequestError, ask};
+use gangline_common::wire::MINOR;
 use gangline_common::wire::packed::MINOR_WITH_PACKED_LOGS;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
 use gangline_common::wire::tlv::{Handshake, REFUSE_BUSY, REFUSE_CLONE, REFUSE_TOKEN};
@@ -532,7 +533,7 @@ async fn logs_are_packed_for_a_coordinator_that_understands_it() {
     std::fs::write(&path, &content).unwrap();
     agent.follow(&path, false);
     for (minor, packed) in [(MINOR_WITH_PACKED_LOGS - 1, false), (MINOR_WITH_PACKED_LOGS, true)] {
-        let mut session = coordinator.session_speaking(minor).await;
+        let mut session = coordinator.session_with(minor, 50).await;
         session.desire(1, vec![]).await;
         agent.desired(Ok(())).await;
         let mut stream = session.log_stream().await;
@@ -591,6 +592,28 @@ async fn a_log_that_became_shorter_ends_there() {
     session.desire(1, vec![]).await;
     agent.desired(Ok(())).await;
     assert!(matches!(agent.inputs.recv().await, Some(Input::LogsComplete(done)) if done == key()));
+}
+
+/// In one packet with the sample, where one is about due.
+#[tokio::test]
+async fn a_heartbeat_rides_with_a_sample() {
+    let heartbeat =
+        |message: &AgentMessage| matches!(message, AgentMessage::Heartbeat(_)).then_some(());
+    let coordinator = TestCoordinator::start();
+    let agent = Agent::start(coordinator.joined());
+    let mut session = coordinator.session_with(MINOR, 1000).await;
+    session.find(heartbeat).await;
+    let mut rode = 0;
+    for number in 1..=4 {
+        // By itself the next one would come at least 200 ms later.
+        tokio::time::sleep(Duration::from_millis(800)).await;
+        let began = Instant::now();
+        let sample = NodeSample::default();
+        agent.samples.send_replace(Some(Arc::new(Numbered { number, sample })));
+        session.find(heartbeat).await;
+        rode += u32::from(began.elapsed() < Duration::from_millis(100));
+    }
+    assert!(rode > 0);
 }
 
 #[tokio::test]

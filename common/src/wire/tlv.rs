@@ -27,7 +27,8 @@ pub struct Welcome {
     pub node: String,
     /// Era of the coordinator's store.
     pub era: u32,
-    /// How often the agent sends a heartbeat, in milliseconds.
+    /// How often the agent sends a heartbeat, in milliseconds: a quarter of a second sooner or later where it can
+    /// ride with a sample.
     pub heartbeat_ms: u32,
 }
 
