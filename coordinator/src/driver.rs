@@ -31,26 +31,22 @@ const BATCH: usize = 256;
 const FULL: usize = 192;
 /// Failed attempts that wait to be looked at.
 const EXAMINATIONS: usize = 1024;
-/// Words of nodes are brought to the driver this often, many together: to wake it for each of ten
-/// thousand a second takes more time than to hear them.
+/// Words of nodes wait so long for others at most: to wake the driver for each of ten thousand a second
+/// takes more time than to hear them.
 const GATHER: Duration = Duration::from_millis(5);
 /// The clock event.
 const TICK: Duration = Duration::from_millis(250);
 
-/// What the driver is sent.
+/// What the driver is sent; without an event only to wake it.
 struct Envelope {
-    events: Vec<Event>,
-    /// Of whoever waits for the answer to the only event.
+    event: Option<Event>,
     reply: Option<Reply>,
 }
 
-impl Envelope {
-    fn of(event: Event) -> Envelope {
-        Envelope { events: vec![event], reply: None }
-    }
-}
-
-/// Events that wait for others, so that the driver is woken once for all of them.
+/// Events that wait for others, at most [`MAILBOX`], so that the driver is woken once for all of them.
+///
+/// It takes them whenever it is woken, and before whatever else waits: nothing that is sent after one of
+/// them overtakes it.
 #[derive(Default)]
 struct Gathering {
     events: Mutex<Vec<Event>>,
@@ -94,19 +90,22 @@ impl DriverHandle {
     pub async fn ask(&self, make: impl FnOnce(RequestId) -> Event) -> Result<Answer, DriverGone> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
-        let reply = Some((request, sender));
-        let envelope = Envelope { reply, ..Envelope::of(make(request)) };
+        let envelope = Envelope { event: Some(make(request)), reply: Some((request, sender)) };
         self.mailbox.send(envelope).await.map_err(|_| DriverGone)?;
         receiver.await.map_err(|_| DriverGone)
     }
 
     /// Sends an event that has no answer.
     pub async fn tell(&self, event: Event) -> Result<(), DriverGone> {
-        self.mailbox.send(Envelope::of(event)).await.map_err(|_| DriverGone)
+        let envelope = Envelope { event: Some(event), reply: None };
+        self.mailbox.send(envelope).await.map_err(|_| DriverGone)
     }
 
-    /// Sends an event that has no answer, and that what is sent after it may overtake by some milliseconds.
+    /// Sends an event that has no answer and can wait some milliseconds. It may overtake what was sent before
+    /// it, and is overtaken by nothing.
     pub async fn tell_soon(&self, event: Event) -> Result<(), DriverGone> {
+        // As a full mailbox does: who sends very many lets others run.
+        tokio::task::coop::consume_budget().await;
         match self.gathering.add(event) {
             Some(event) => self.tell(event).await,
             None if self.mailbox.is_closed() => Err(DriverGone),
@@ -137,9 +136,10 @@ pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver,
     let next_request = Arc::new(AtomicU64::new(1));
     let handle = DriverHandle { mailbox, gathering: gathering.clone(), next_request };
     let ticking = handle.mailbox.downgrade();
+    let gathered = gathering.clone();
     let finisher = Finisher::new(store, outbox, board.clone(), meters.clone(), examiner);
     let started = finisher.start(end).and_then(|queue| {
-        let mut the_loop = Loop { core, meters, inbox, queue };
+        let mut the_loop = Loop { core, meters, inbox, gathered, queue };
         let thread = std::thread::Builder::new().name("driver".to_owned());
         // Why it stopped is told by the finisher.
         thread.spawn(move || drop(the_loop.run()))
@@ -152,10 +152,10 @@ pub fn start(mut store: Store, outbox: Outbox, meters: Meters) -> Result<Driver,
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         loop {
             let envelope = tokio::select! {
-                _ = interval.tick() => Envelope::of(Event::Tick),
+                _ = interval.tick() => Envelope { event: Some(Event::Tick), reply: None },
                 () = gathering.begun.notified() => {
                     tokio::time::sleep(GATHER).await;
-                    Envelope { events: gathering.take(), reply: None }
+                    Envelope { event: None, reply: None }
                 }
             };
             let Some(mailbox) = ticking.upgrade() else { return };
@@ -194,6 +194,7 @@ struct Loop {
     core: Core,
     meters: Meters,
     inbox: mpsc::Receiver<Envelope>,
+    gathered: Arc<Gathering>,
     queue: Queue,
 }
 
@@ -226,7 +227,7 @@ impl Loop {
 
     fn take(&mut self, envelope: Envelope, batch: &mut Batch) {
         batch.asked.extend(envelope.reply);
-        for event in envelope.events {
+        for event in self.gathered.take().into_iter().chain(envelope.event) {
             let name = event.name();
             let before = batch.effects.writes.len();
             self.core.take(event, Timestamp::now(), &mut batch.effects);
@@ -241,6 +242,41 @@ mod tests {
     use super::*;
     use crate::core::credential::IdempotencyRecord;
     use crate::core::effect::Write;
+
+    fn heard(session: u64) -> Event {
+        let held = gangline_common::ids::Generation::default();
+        Event::Heard { node: "n-a".parse().unwrap(), session, held }
+    }
+
+    fn session_of(event: &Event) -> u64 {
+        match event {
+            Event::Heard { session, .. } => *session,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn words_are_gathered_up_to_a_bound_and_then_wait_for_the_driver() {
+        let (mailbox, mut inbox) = mpsc::channel(2);
+        let gathering = Arc::new(Gathering::default());
+        let next_request = Arc::new(AtomicU64::new(1));
+        let handle = DriverHandle { mailbox, gathering: gathering.clone(), next_request };
+        for session in 0..=MAILBOX as u64 {
+            handle.tell_soon(heard(session)).await.unwrap();
+        }
+        // They are announced once, and the one that found no room went by itself.
+        tokio::time::timeout(Duration::from_secs(5), gathering.begun.notified()).await.unwrap();
+        assert_eq!(session_of(&inbox.try_recv().unwrap().event.unwrap()), MAILBOX as u64);
+        assert!(inbox.try_recv().is_err());
+        let gathered: Vec<u64> = gathering.take().iter().map(session_of).collect();
+        assert_eq!(gathered, (0..MAILBOX as u64).collect::<Vec<_>>());
+        assert!(gathering.take().is_empty());
+        // And the next one is announced again.
+        handle.tell_soon(heard(7)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(5), gathering.begun.notified()).await.unwrap();
+        drop(inbox);
+        assert!(handle.tell_soon(heard(8)).await.is_err());
+    }
 
     /// Times of the boot before must not come back with the second start of a boot.
     #[test]

@@ -283,20 +283,25 @@ async fn read_control(
     session: u64,
     control: &mpsc::Sender<CoordinatorMessage>,
 ) -> Result<(), SessionError> {
+    // What the agent has said last that it holds.
+    let mut told = None;
     while let Some(frame) = receiver.receive().await? {
         let node = agent.node.clone();
         match AgentMessage::from_frame(&frame)? {
             AgentMessage::Heartbeat(beat) => {
-                server
-                    .parts
-                    .driver
-                    .tell_soon(Event::Heard { node, session, held: beat.held })
-                    .await?;
+                let heard = Event::Heard { node, session, held: beat.held };
+                // What it says for the first time stays in its place among the reports.
+                if told.replace(beat.held) == Some(beat.held) {
+                    server.parts.driver.tell_soon(heard).await?;
+                } else {
+                    server.parts.driver.tell(heard).await?;
+                }
                 let ack =
                     HeartbeatAck { sequence: beat.sequence, wall_ms: Timestamp::now().wall_ms };
                 queue(control, CoordinatorMessage::HeartbeatAck(ack))?;
             }
             AgentMessage::Report(report) => {
+                told = Some(report.held);
                 let report = convert::report(report);
                 server.parts.driver.tell(Event::Reported { node, session, report }).await?;
             }

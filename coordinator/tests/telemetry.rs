@@ -6,9 +6,10 @@ mod fixture;
 use std::time::Duration;
 
 use fixture::{ADMIN, ALICE, BOB, CAROL, Fixture, SPEC};
-use gangline_common::ids::{GpuId, NodeId};
+use gangline_common::ids::{Generation, GpuId, NodeId};
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{GpuSample, HostSample, NodeSample};
+use gangline_coordinator::core::event::Event;
 use reqwest::{Method, Response};
 use serde_json::{Value, json};
 
@@ -303,4 +304,25 @@ async fn histories_are_of_a_node_and_of_the_gpus_of_a_job() {
     assert_eq!(foreign["status"], 404);
     let shown = fixture.get("/api/v1/nodes/gpu-1", ALICE).await;
     assert_eq!(shown["telemetry"], json!({"received": 3, "dropped": 1, "hasty": 0, "untimely": 0}));
+}
+
+/// A word waits some milliseconds for others. A node whose session ends meanwhile has given it all the
+/// same: its heartbeat was acknowledged, and a fence counts from that.
+#[tokio::test]
+async fn a_word_is_not_overtaken_by_the_end_of_its_session() {
+    let fixture = Fixture::start().await;
+    let id = fixture.node("gpu-1").await.id;
+    let node = || fixture.board.node(id.as_str()).unwrap().node;
+    let before = node().last_word_ms;
+    while Timestamp::now().boot_ms <= before {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let heard = Event::Heard { node: id.clone(), session: 1, held: Generation::default() };
+    fixture.driver.tell_soon(heard).await.unwrap();
+    fixture.driver.tell(Event::Disconnected { node: id.clone(), session: 1 }).await.unwrap();
+    let mut changes = fixture.board.changes();
+    while node().session.is_some() {
+        tokio::time::timeout(PATIENCE, changes.changed()).await.unwrap().unwrap();
+    }
+    assert!(node().last_word_ms > before);
 }
