@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -13,8 +14,10 @@ const MIB: u64 = 1 << 20;
 
 /// What is free on the disk, as of the last look. Cheap to clone; the looking ends with the last one.
 #[derive(Clone)]
-pub struct Space {
-    free_mib: watch::Receiver<u64>,
+pub struct Space(Arc<Known>);
+
+struct Known {
+    free_mib: watch::Sender<u64>,
     reserve_mib: u64,
     directory: PathBuf,
 }
@@ -37,29 +40,18 @@ impl Space {
     /// # Errors
     /// There is no such directory.
     pub fn watch(directory: &Path, reserve_mib: u64) -> io::Result<Space> {
-        let (sender, free_mib) = watch::channel(free(directory)?);
-        let looked_at = directory.to_owned();
+        let free_mib = watch::Sender::new(free(directory)?);
+        let known = Arc::new(Known { free_mib, reserve_mib, directory: directory.to_owned() });
+        let looked_at = Arc::downgrade(&known);
         tokio::spawn(async move {
             let mut interval = tokio::time::interval(LOOK_EVERY);
-            while !sender.is_closed() {
+            while let Some(known) = looked_at.upgrade() {
+                known.look();
+                drop(known);
                 interval.tick().await;
-                match free(&looked_at) {
-                    Ok(now) => {
-                        let before = sender.send_replace(now);
-                        match (before < reserve_mib, now < reserve_mib) {
-                            (false, true) => tracing::warn!(
-                                free_mib = now,
-                                "the disk is nearly full: new jobs and uploads are refused, logs wait"
-                            ),
-                            (true, false) => tracing::info!(free_mib = now, "there is room again"),
-                            _ => {}
-                        }
-                    }
-                    Err(error) => tracing::warn!(%error, "cannot ask how full the disk is"),
-                }
             }
         });
-        Ok(Space { free_mib, reserve_mib, directory: directory.to_owned() })
+        Ok(Space(known))
     }
 
     /// Whether something new may be kept.
@@ -67,19 +59,39 @@ impl Space {
     /// # Errors
     /// The disk is nearly full.
     pub fn check(&self) -> Result<(), NoSpace> {
-        let free_mib = *self.free_mib.borrow();
-        if free_mib >= self.reserve_mib {
+        let Known { free_mib, reserve_mib, directory } = &*self.0;
+        let (free_mib, reserve_mib) = (*free_mib.borrow(), *reserve_mib);
+        if free_mib >= reserve_mib {
             return Ok(());
         }
-        let (reserve_mib, directory) = (self.reserve_mib, self.directory.display().to_string());
+        let directory = directory.display().to_string();
         Err(NoSpace { free_mib, reserve_mib, directory })
     }
 
-    /// Waits until something new may be kept.
+    /// Waits until something new may be kept. Looks at once: much is written in a second.
     pub async fn wait(&self) {
-        let mut free_mib = self.free_mib.clone();
-        // When nobody looks any more, nobody is kept waiting.
-        let _ = free_mib.wait_for(|free| *free >= self.reserve_mib).await;
+        self.0.look();
+        let mut free_mib = self.0.free_mib.subscribe();
+        // The sender is in `self`, so that the only outcome is that there is room.
+        let _ = free_mib.wait_for(|free| *free >= self.0.reserve_mib).await;
+    }
+}
+
+impl Known {
+    fn look(&self) {
+        let now = match free(&self.directory) {
+            Ok(now) => now,
+            Err(error) => return tracing::warn!(%error, "cannot ask how full the disk is"),
+        };
+        let before = self.free_mib.send_replace(now);
+        match (before < self.reserve_mib, now < self.reserve_mib) {
+            (false, true) => tracing::warn!(
+                free_mib = now,
+                "the disk is nearly full: new jobs and uploads are refused, logs wait"
+            ),
+            (true, false) => tracing::info!(free_mib = now, "there is room again"),
+            _ => {}
+        }
     }
 }
 
