@@ -304,7 +304,11 @@ impl Logs {
         let reader = tokio::spawn(read_chunks(stream, sender));
         let result = self.write_chunks(&mut chunks, assigned, control).await;
         drop(chunks);
-        result?;
+        if result.is_err() {
+            // Dropped, a stream tells its sender that nothing more of it is read.
+            reader.abort();
+            return result;
+        }
         reader.await.map_err(|e| LogError::Disk(io::Error::other(e)))?
     }
 
@@ -544,6 +548,8 @@ async fn read_chunks(
 
 #[cfg(test)]
 mod tests {
+    use gangline_common::wire::packed::Packer;
+
     use super::*;
 
     fn key() -> MemberKey {
@@ -575,6 +581,40 @@ mod tests {
             again.files(&gang, key().epoch),
             vec![(MemberId::Rank(0), "output".to_owned(), 13)]
         );
+    }
+
+    #[tokio::test]
+    async fn packed_chunks_and_plain_ones_are_one_log() {
+        let root = tempfile::tempdir().unwrap();
+        let logs = Logs::new(root.path().to_owned());
+        let text = b"step:1 - loss:0.5\n".repeat(200);
+        let frame = Packer::new().unwrap().frame(chunk(6, &text)).unwrap();
+        let packed = PackedLogChunk::from_frame(&frame).unwrap();
+        let (control, mut acks) = mpsc::channel(8);
+        let receive = async |chunks: Vec<Arrived>| {
+            let (sender, mut receiver) = mpsc::channel(BATCH);
+            for chunk in chunks {
+                assert!(sender.send(chunk).await.is_ok());
+            }
+            drop(sender);
+            logs.write_chunks(&mut receiver, |_| true, &control).await
+        };
+        let before = Arrived::Plain(chunk(0, b"first\n"));
+        let after = Arrived::Plain(chunk(6 + text.len() as u64, b"last\n"));
+        receive(vec![before, Arrived::Packed(packed.clone()), after]).await.unwrap();
+        let whole = [b"first\n", text.as_slice(), b"last\n"].concat();
+        assert_eq!(logs.read(&key(), "output", 0, 1 << 20).unwrap(), whole);
+        let Some(CoordinatorMessage::LogAck(ack)) = acks.recv().await else { panic!() };
+        assert_eq!(ack.offset, whole.len() as u64);
+
+        // What does not unpack ends the stream, and is not acknowledged.
+        let length = packed.length - 1;
+        let offset = whole.len() as u64;
+        let wrong = Arrived::Packed(PackedLogChunk { offset, length, ..packed });
+        let error = receive(vec![wrong]).await.unwrap_err();
+        assert!(error.to_string().contains("PackedLogChunk"), "{error}");
+        assert!(acks.try_recv().is_err());
+        assert_eq!(logs.read(&key(), "output", offset, 9).unwrap(), b"");
     }
 
     #[test]
