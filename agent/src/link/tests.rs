@@ -545,6 +545,28 @@ async fn logs_are_packed_for_a_coordinator_that_understands_it() {
 }
 
 #[tokio::test]
+async fn a_log_that_moves_loses_nothing() {
+    let coordinator = TestCoordinator::start();
+    let mut agent = Agent::start(coordinator.joined());
+    let path = agent.state_dir.path().join("before.log");
+    let moved = agent.state_dir.path().join("after.log");
+    std::fs::write(&path, b"one ").unwrap();
+    agent.follow(&path, false);
+    let mut session = coordinator.session().await;
+    session.desire(1, vec![]).await;
+    agent.desired(Ok(())).await;
+    let mut stream = session.log_stream().await;
+    assert_eq!(next_chunk(&mut stream).await.bytes, b"one ");
+    // For some looks it is at neither place that the link knows of.
+    std::fs::remove_file(&path).unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    std::fs::write(&moved, b"one two").unwrap();
+    agent.follow(&moved, true);
+    let rest = next_chunk(&mut stream).await;
+    assert_eq!((rest.offset, rest.bytes.as_slice()), (4, b"two".as_slice()));
+}
+
+#[tokio::test]
 async fn logs_are_complete_when_the_last_byte_is_acknowledged() {
     let coordinator = TestCoordinator::start();
     let mut agent = Agent::start(coordinator.joined());
@@ -603,17 +625,22 @@ async fn a_heartbeat_rides_with_a_sample() {
     let agent = Agent::start(coordinator.joined());
     let mut session = coordinator.session_with(MINOR, 1000).await;
     session.find(heartbeat).await;
-    let mut rode = 0;
-    for number in 1..=4 {
-        // By itself the next one would come at least 200 ms later.
+    let mut took = Vec::new();
+    let mut last = Instant::now();
+    for number in 1..=8 {
         tokio::time::sleep(Duration::from_millis(800)).await;
         let began = Instant::now();
         let sample = NodeSample::default();
         agent.samples.send_replace(Some(Arc::new(Numbered { number, sample })));
         session.find(heartbeat).await;
-        rode += u32::from(began.elapsed() < Duration::from_millis(100));
+        // By itself it would come 200 ms after the sample. On a busy machine that is told apart only
+        // where this test was on time.
+        if began - last < Duration::from_millis(850) {
+            took.push(began.elapsed());
+        }
+        last = Instant::now();
     }
-    assert!(rode > 0);
+    assert!(took.iter().any(|took| *took < Duration::from_millis(100)), "{took:?}");
 }
 
 #[tokio::test]

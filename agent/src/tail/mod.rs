@@ -107,6 +107,13 @@ impl Acks {
         self.lock().get(key).and_then(|files| files.get(file)).copied().unwrap_or(0)
     }
 
+    /// What the coordinator has for sure of a member: each file, and how many bytes of it.
+    pub fn of(&self, key: &MemberKey) -> Vec<(String, u64)> {
+        let offsets = self.lock();
+        let files = offsets.get(key).into_iter().flatten();
+        files.map(|(file, offset)| (file.clone(), *offset)).collect()
+    }
+
     /// Tells of every later acknowledgement.
     pub fn subscribe(&self) -> watch::Receiver<()> {
         self.changed.subscribe()

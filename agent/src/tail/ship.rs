@@ -1,6 +1,6 @@
 //! Shipping logs: one stream per incarnation of a gang, and on it chunks of its members' files
-//! from the acknowledged offset on. Only a few chunks are in memory per stream (`ahead`); a slow
-//! coordinator simply makes the tail stop reading. What is over a member's budget is cut, and its last line says
+//! from the acknowledged offset on. Only a few chunks are in memory per stream ([`AHEAD`] and two more); a
+//! slow coordinator simply makes the tail stop reading. What is over a member's budget is cut, and its last line says
 //! so.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +32,9 @@ const POLL: Duration = Duration::from_millis(100);
 const FOLLOWED_POLL: Duration = Duration::from_secs(1);
 /// Chunks that are read and packed ahead of the one that is sent.
 const AHEAD: usize = 4;
-/// Chunks of one file that are sent before others have their turn.
+/// Chunks of one file that are sent before others have their turn, and how long that may take.
 const TURN: u32 = 64;
+const TURN_TIME: Duration = Duration::from_millis(100);
 /// Wait before a stream that was refused or cut is opened again.
 const REOPEN: Duration = Duration::from_secs(5);
 
@@ -130,7 +131,15 @@ impl Origin<'_> {
     async fn read(&self, offset: u64) -> io::Result<(Bytes, State)> {
         match self {
             Origin::File(source) => {
-                let look = read_at(source.path.clone(), offset).await?;
+                let look = match read_at(source.path.clone(), offset).await? {
+                    Some(look) => look,
+                    // It may just have been moved: the plan says where to, sooner or later.
+                    None if !source.complete => {
+                        let state = State { length: offset, complete: false };
+                        return Ok((Bytes::Some(Vec::new()), state));
+                    }
+                    None => Look::default(),
+                };
                 let gone = look.length < offset;
                 let bytes = if gone { Bytes::Gone } else { Bytes::Some(look.bytes) };
                 Ok((bytes, State { length: look.length, complete: source.complete }))
@@ -173,7 +182,7 @@ struct State {
 }
 
 /// One look at one file.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Look {
     length: u64,
     bytes: Vec<u8>,
@@ -198,6 +207,7 @@ impl Shipper {
         let mut grown = self.tails.subscribe();
         // There may be many followed streams: they are gone through when something has changed.
         let mut changed = true;
+        let mut begins = true;
         let mut gone_through = Instant::now();
         loop {
             let all = std::mem::take(&mut changed) || gone_through.elapsed() >= FOLLOWED_POLL;
@@ -212,6 +222,15 @@ impl Shipper {
                 return Ok(());
             }
             let mut more = false;
+            if std::mem::take(&mut begins) {
+                // What the coordinator has counts towards a member's budget before anything is read.
+                for (key, _) in &members {
+                    for (file, offset) in self.acks.of(key) {
+                        let cursor = self.cursors.entry((key.clone(), file)).or_default();
+                        cursor.sent = cursor.sent.max(offset);
+                    }
+                }
+            }
             for (key, member) in members {
                 let tail = self.tails.get(&key);
                 // Asked before the streams are: none is added afterwards.
@@ -385,10 +404,15 @@ impl Shipper {
             Ok::<_, TransportError>(packer)
         });
         let mut sent = 0;
+        let began = Instant::now();
         while let Some((frame, count)) = ready.recv().await {
             stream.send(&frame).await?;
             sent += count;
+            if began.elapsed() >= TURN_TIME {
+                break;
+            }
         }
+        drop(ready);
         let failed = |error: tokio::task::JoinError| not_packed(&error);
         self.packer = reading.await.map_err(failed)??;
         Ok(sent.saturating_sub(first))
@@ -441,7 +465,7 @@ fn follow(
     offset: u64,
     room: &mut u64,
 ) -> Option<LogChunk> {
-    let bytes = read_at_blocking(path, offset).ok()?.bytes;
+    let bytes = read_at_blocking(path, offset).ok()??.bytes;
     *room = room.checked_sub(bytes.len() as u64).filter(|_| !bytes.is_empty())?;
     Some(LogChunk { key, file, offset, bytes, read_ms: Timestamp::now().wall_ms })
 }
@@ -461,20 +485,19 @@ fn share(budget: u64, origin: &Origin<'_>) -> u64 {
     }
 }
 
-/// Length of a file, and up to one chunk of it from `offset` on. A file that is not there (any
-/// more) has no bytes.
-async fn read_at(path: PathBuf, offset: u64) -> io::Result<Look> {
+/// Length of a file, and up to one chunk of it from `offset` on; `None` when it is not there (any more).
+async fn read_at(path: PathBuf, offset: u64) -> io::Result<Option<Look>> {
     tokio::task::spawn_blocking(move || read_at_blocking(&path, offset))
         .await
         .map_err(io::Error::other)?
 }
 
-fn read_at_blocking(path: &Path, offset: u64) -> io::Result<Look> {
+fn read_at_blocking(path: &Path, offset: u64) -> io::Result<Option<Look>> {
     let empty = |length| Look { length, bytes: Vec::new() };
     let file = match std::fs::metadata(path) {
-        Ok(metadata) if metadata.len() <= offset => return Ok(empty(metadata.len())),
+        Ok(metadata) if metadata.len() <= offset => return Ok(Some(empty(metadata.len()))),
         Ok(_) => File::open(path)?,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(empty(0)),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(e),
     };
     let length = file.metadata()?.len();
@@ -490,7 +513,7 @@ fn read_at_blocking(path: &Path, offset: u64) -> io::Result<Look> {
         }
     }
     bytes.truncate(filled);
-    Ok(Look { length, bytes })
+    Ok(Some(Look { length, bytes }))
 }
 
 #[cfg(test)]
@@ -513,16 +536,17 @@ mod tests {
     fn a_look_is_one_chunk_at_most() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        assert_eq!(read_at_blocking(&path, 0).unwrap(), Look { length: 0, bytes: vec![] });
+        assert_eq!(read_at_blocking(&path, 0).unwrap(), None);
         let content: Vec<u8> = (0..LOG_CHUNK_BYTES + 5).map(|n| n as u8).collect();
         std::fs::write(&path, &content).unwrap();
         let length = content.len() as u64;
         let first = read_at_blocking(&path, 0).unwrap();
-        assert_eq!(first, Look { length, bytes: content[..LOG_CHUNK_BYTES].to_vec() });
+        assert_eq!(first, Some(Look { length, bytes: content[..LOG_CHUNK_BYTES].to_vec() }));
         let rest = read_at_blocking(&path, LOG_CHUNK_BYTES as u64).unwrap();
-        assert_eq!(rest.bytes, content[LOG_CHUNK_BYTES..]);
+        assert_eq!(rest.unwrap().bytes, content[LOG_CHUNK_BYTES..]);
         for beyond in [length, length + 9] {
-            assert_eq!(read_at_blocking(&path, beyond).unwrap(), Look { length, bytes: vec![] });
+            let empty = Look { length, bytes: vec![] };
+            assert_eq!(read_at_blocking(&path, beyond).unwrap(), Some(empty));
         }
         assert!(read_at_blocking(directory.path(), 0).is_err());
     }

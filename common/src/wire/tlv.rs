@@ -27,8 +27,8 @@ pub struct Welcome {
     pub node: String,
     /// Era of the coordinator's store.
     pub era: u32,
-    /// How often the agent sends a heartbeat, in milliseconds: a quarter of a second sooner or later where it can
-    /// ride with a sample.
+    /// How often the agent sends a heartbeat, in milliseconds: where it can ride with a
+    /// sample, a quarter of a second sooner or half a second later.
     pub heartbeat_ms: u32,
 }
 
