@@ -27,7 +27,7 @@ use gangline_common::transport::{FrameReceiver, TransportError};
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
 use gangline_common::wire::packed::{PackedLogChunk, Unpacker};
-use gangline_common::wire::v1::{CoordinatorMessage, LogAck, LogChunk};
+use gangline_common::wire::v1::{CoordinatorMessage, LOG_CHUNK_BYTES, LogAck, LogChunk};
 use tokio::sync::{mpsc, watch};
 
 pub use file::LogFile;
@@ -303,12 +303,12 @@ impl Logs {
         let (sender, mut chunks) = mpsc::channel(BATCH);
         let reader = tokio::spawn(read_chunks(stream, sender));
         let result = self.write_chunks(&mut chunks, assigned, control).await;
-        drop(chunks);
         if result.is_err() {
             // Dropped, a stream tells its sender that nothing more of it is read.
             reader.abort();
             return result;
         }
+        drop(chunks);
         reader.await.map_err(|e| LogError::Disk(io::Error::other(e)))?
     }
 
@@ -329,7 +329,8 @@ impl Logs {
             }
             // Nothing more is read meanwhile, and the agents' tails stop.
             if let Some(space) = &self.space {
-                space.wait().await;
+                let bytes = batch.iter().map(Arrived::plain_bytes).fold(0, u64::saturating_add);
+                space.take(bytes).await;
             }
             let this = self.clone();
             let work = std::mem::take(&mut batch);
@@ -504,6 +505,14 @@ impl Arrived {
         match frame.kind {
             Kind::PackedLogChunk => PackedLogChunk::from_frame(frame).map(Arrived::Packed),
             _ => LogChunk::from_frame(frame).map(Arrived::Plain),
+        }
+    }
+
+    /// As many as it claims, if it came packed.
+    fn plain_bytes(&self) -> u64 {
+        match self {
+            Arrived::Plain(chunk) => chunk.bytes.len() as u64,
+            Arrived::Packed(chunk) => u64::from(chunk.length).min(LOG_CHUNK_BYTES as u64),
         }
     }
 
