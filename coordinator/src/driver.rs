@@ -45,8 +45,8 @@ struct Envelope {
 
 /// Events that wait for others, at most [`MAILBOX`], so that the driver is woken once for all of them.
 ///
-/// It takes them whenever it is woken, and before whatever else waits: nothing that is sent after one of
-/// them overtakes it.
+/// It takes them whenever it is woken, and before whatever else waits: nothing that is sent to the mailbox
+/// after one of them overtakes it.
 #[derive(Default)]
 struct Gathering {
     events: Mutex<Vec<Event>>,
@@ -102,7 +102,7 @@ impl DriverHandle {
     }
 
     /// Sends an event that has no answer and can wait some milliseconds. It may overtake what was sent before
-    /// it, and is overtaken by nothing.
+    /// it.
     pub async fn tell_soon(&self, event: Event) -> Result<(), DriverGone> {
         // As a full mailbox does: who sends very many lets others run.
         tokio::task::coop::consume_budget().await;

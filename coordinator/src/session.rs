@@ -290,7 +290,7 @@ async fn read_control(
         match AgentMessage::from_frame(&frame)? {
             AgentMessage::Heartbeat(beat) => {
                 let heard = Event::Heard { node, session, held: beat.held };
-                // What it says for the first time stays in its place among the reports.
+                // What it says for the first time keeps its place behind the reports before it.
                 if told.replace(beat.held) == Some(beat.held) {
                     server.parts.driver.tell_soon(heard).await?;
                 } else {
