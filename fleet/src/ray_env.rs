@@ -71,9 +71,11 @@ impl Environment {
         while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
+        // Its programs name their interpreter by its path: an environment that was moved starts none.
+        let wanted = format!("# in {}\n{}", directory.display(), self.requirements);
         let stamp = directory.join("requirements.txt");
         let installed = std::fs::read_to_string(&stamp);
-        if installed.is_ok_and(|have| have == self.requirements) && python.exists() {
+        if installed.is_ok_and(|have| have == wanted) && python.exists() {
             return Ok(python);
         }
         let system = system_python().await?;
@@ -87,12 +89,12 @@ impl Environment {
         say(&format!("installing {} into it", self.about));
         let mut pip = Command::new(&python);
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-        let wanted = directory.join("wanted.txt");
-        std::fs::write(&wanted, self.requirements)?;
-        pip.arg("-r").arg(&wanted);
+        let requirements = directory.join("wanted.txt");
+        std::fs::write(&requirements, wanted)?;
+        pip.arg("-r").arg(&requirements);
         let unreachable = format!("cannot install {}: is the package index reachable?", self.about);
         run(&mut pip).await.context(unreachable)?;
-        std::fs::rename(&wanted, &stamp)?;
+        std::fs::rename(&requirements, &stamp)?;
         Ok(python)
     }
 }
