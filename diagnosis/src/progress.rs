@@ -16,6 +16,14 @@ static STEP: Pattern = Pattern::new(|| {
     .ok()
 });
 
+/// A bar of what goes before the first step: weights, files, data, graphs.
+static PREPARES: Pattern = Pattern::new(|| {
+    Regex::new(
+        r"(?i)^\W*(?:(?:down|up|re)?loading|fetching|resolving|capturing|compiling|tokeniz\w+|map|filter|generating \w+ split|preprocess\w*)\b[^|]{0,120}[0-9]%\|",
+    )
+    .ok()
+});
+
 static WELL: Pattern = Pattern::new(|| {
     Regex::new(
         r"(?i)(?:^Training completed\b|^Job '[^']+' succeeded|`Trainer\.fit` stopped: `max_|'train_runtime':|^(?:training|train|job|run) (?:has )?(?:finished|done|complete|completed|succeeded)(?: successfully)?\b[^,;]{0,40}$|\bexited with (?:exit )?(?:code|status) 0\b|^ok$|^OK(?: \([^)]*\))?$|successfully finished|WorkerState\.SUCCEEDED|^all [0-9]+ (?:epochs|steps|episodes|iterations|jobs|tests)\b.{0,20}\b(?:done|finished|passed)|^(?:done|finished)[.!]?$)",
@@ -38,7 +46,10 @@ const MAX_AT_ONCE: u64 = 2;
 
 /// Whether the line is a step of a loop that runs.
 pub(crate) fn is_step(text: &str) -> bool {
-    text.len() <= MAX_BYTES && STEP.fits(text) && !text.contains("generation throughput: 0.0 ")
+    text.len() <= MAX_BYTES
+        && STEP.fits(text)
+        && !PREPARES.fits(text)
+        && !text.contains("generation throughput: 0.0 ")
 }
 
 /// How far the loops of one log are.
@@ -117,6 +128,9 @@ mod tests {
             assert!(is_step(text), "{text}");
         }
         assert!(!is_step("Traceback (most recent call last):"));
+        assert!(!is_step(
+            "Loading checkpoint shards: 100%|██████████| 4/4 [00:13<00:00,  3.41s/it]"
+        ));
         assert!(is_success("Job 'raysubmit_x' succeeded") && is_success("Training finished."));
         assert!(!is_success("Job 'raysubmit_x' failed"));
         assert!(!is_success("Training finished, but saving the model failed"));
