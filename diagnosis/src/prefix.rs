@@ -35,7 +35,7 @@ static PREFIX: Pattern = Pattern::new(|| {
     let level = "DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL|SEVERE";
     let form = [
         // Ray and vLLM: (WorkerDict pid=42301, ip=10.200.109.9), (raylet), (autoscaler +34s).
-        r"\((?P<writer>[^()\s]{1,80}(?: [A-Z]{2}[0-9]{1,4}){0,3} (?:pid|rank)=[^()]{1,80}|raylet(?:, [^()]{1,60})?|gcs_server|driver|autoscaler [^()]{1,20})\)".to_owned(),
+        r"\((?P<writer>[^()\s]{1,80}(?: [A-Z]{2}[0-9]{1,4}){0,3} (?:pid|rank)=[^()]{1,80}|pid=[0-9]{1,10}(?:, [^()]{1,80})?|raylet(?:, [^()]{1,60})?|gcs_server|driver|autoscaler [^()]{1,20})\)".to_owned(),
         // Ranks: [rank3]:, rank3:, [default3]:, [Rank 3], [1,12]<stdout>:, srun -l.
         r"\[?(?:rank|default) ?(?P<rank>[0-9]{1,5})\]?:".to_owned(),
         r"\[[0-9]+,(?P<mpi>[0-9]{1,5})\]<std(?:out|err)>:".to_owned(),
@@ -105,6 +105,8 @@ mod tests {
     fn prefixes_go_and_the_message_stays() {
         let cases = [
             ("(WorkerDict pid=42301, ip=10.200.109.9) OSError: x", "OSError: x"),
+            ("(pid=42301, ip=10.200.109.9) OSError: x", "OSError: x"),
+            ("(pid=42301) OSError: x", "OSError: x"),
             ("[rank3]:   File \"a.py\", line 1, in f", "  File \"a.py\", line 1, in f"),
             ("[rank0]:[E323 04:11:08.408 ProcessGroupNCCL.cpp:607] [Rank 0] W", "[Rank 0] W"),
             (

@@ -74,6 +74,10 @@ impl Progress {
             (None, all) => (format!("/{}", all.unwrap_or_default()), group("bar"), 1),
         };
         let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) else { return 1 };
+        if number == 0 && at_once == 1 {
+            // A bar of which nothing is done yet.
+            return 0;
+        }
         let is_known = self.counters.contains_key(&counter);
         if !is_known && self.counters.len() >= MAX_COUNTERS {
             return 1;
@@ -105,6 +109,7 @@ mod tests {
             ("step:90 - loss:0.4", 2),
             ("Training:  16%|█▌   | 42/256 [3:31:08<18:27:12, 308.99s/it]", 1),
             ("Training:  16%|█▌   | 42/256 [3:42:31<18:53:46, 317.88s/it]", 0),
+            ("Train:   0%|    | 0/512 [00:02<?, ?it/s]", 0),
             ("Rollout:  20%|██   | 104/512 [01:02<04:06,  1.66it/s]", 1),
             ("Rollout:  22%|██▏  | 113/512 [02:27<08:41,  1.31s/it]", 1),
             ("{'loss': 0.31, 'grad_norm': 1.2}", 1),

@@ -55,7 +55,8 @@ pub struct Rule {
     pub pattern: String,
     /// What the same line must not fit.
     pub unless: Option<String>,
-    /// What the traceback that the line ends must fit: its paths, joined by spaces.
+    /// What the traceback that the line ends must fit: its paths, joined by spaces, with `:<module>` after
+    /// those of code that runs when a module is loaded.
     pub frames: Option<String>,
     /// A later line that says that it is over.
     pub cleared_by: Option<String>,

@@ -174,7 +174,8 @@ impl<'a> Scan<'a> {
         let mut out = Vec::new();
         let handled = is_handled(line.text) && !is_step(line.text);
         let raised = exception || line.level == Some(Level::Error) || is_error(line.text);
-        for index in self.rules.fitting(&known(line.text), frames) {
+        let text = if exception { line.text.trim_start() } else { line.text };
+        for index in self.rules.fitting(&known(text), frames) {
             let Some(rule) = self.rules.rule(index) else { continue };
             if rule.raised && !raised {
                 continue;

@@ -39,12 +39,19 @@ struct Trace {
     open: bool,
     /// The line before was a frame.
     after_frame: bool,
+    /// Spaces before the last frame.
+    indent: usize,
     lines: usize,
     frames: String,
     relation: Option<Relation>,
     /// Python says that it goes on: "Exception ignored in".
     ignored: bool,
 }
+
+/// What a frame of code that runs when a module is loaded is called.
+const AT_IMPORT: &str = ", in <module>";
+/// How such a frame is marked after its path.
+const LOADING: &str = ":<module>";
 
 /// The tracebacks of one source.
 #[derive(Debug, Default)]
@@ -90,11 +97,16 @@ fn is_ignored(text: &str) -> bool {
     text.starts_with("Exception ignored in")
 }
 
-/// The path of a frame.
-fn frame(text: &str) -> Option<&str> {
+/// The path of a frame, and whether it is of code that runs when a module is loaded.
+fn frame(text: &str) -> Option<(&str, bool)> {
     let rest = text.trim_start().strip_prefix("File \"")?;
     let (path, rest) = rest.split_once('"')?;
-    rest.starts_with(", line ").then_some(path)
+    rest.starts_with(", line ").then(|| (path, rest.trim_end().ends_with(AT_IMPORT)))
+}
+
+/// Bytes of white space that the line begins with.
+fn indentation(text: &str) -> usize {
+    text.len() - text.trim_start_matches([' ', '\t']).len()
 }
 
 fn is_drawn(text: &str) -> bool {
@@ -134,10 +146,14 @@ impl Trace {
             }
             return Part::Inner;
         }
-        if let Some(path) = frame(text) {
+        if let Some((path, at_import)) = frame(text) {
             self.open = true;
             self.add(path);
+            if at_import {
+                self.frames.push_str(LOADING);
+            }
             self.after_frame = true;
+            self.indent = indentation(text);
             return Part::Inner;
         }
         if !self.open {
@@ -149,11 +165,12 @@ impl Trace {
             return Part::None;
         }
         let after_frame = std::mem::take(&mut self.after_frame);
-        let indented = text.starts_with([' ', '\t']);
+        // Pasted, all of it may be indented; the exception is so less than the frames.
+        let indented = indentation(text) >= self.indent.max(1);
         if indented && !self.frames.is_empty() {
             return Part::Inner;
         }
-        if !indented && EXCEPTION.fits(text) {
+        if !indented && EXCEPTION.fits(text.trim_start()) {
             let trace = std::mem::take(self);
             if trace.ignored {
                 return Part::Inner;
@@ -224,6 +241,13 @@ mod tests {
                     File \"a.py\", line 1, in f\nKeyError: 1\nException ignored in atexit callback\n\
                     KeyboardInterrupt:";
         assert!(parts(text).iter().all(|part| *part == Part::Inner));
+    }
+
+    #[test]
+    fn a_traceback_may_be_indented_as_a_whole() {
+        let text = " Traceback (most recent call last):\n   File \"a.py\", line 1, in <module>\n     \
+                    f()\n OSError: gone";
+        assert_eq!(parts(text)[3], exception(" a.py:<module>", None));
     }
 
     #[test]

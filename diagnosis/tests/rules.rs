@@ -2,35 +2,44 @@
 
 use gangline_diagnosis::{Case, Category, Rules, RulesError, Source};
 
+/// Where the traceback ends that an example needs.
+const INNERMOST: [&str; 4] = [
+    "\"/venv/lib/python3.12/site-packages/transformers/configuration_auto.py\", line 1, in f",
+    "\"/venv/lib/python3.12/site-packages/transformers/__init__.py\", line 1, in <module>",
+    "\"/usr/lib/python3.12/multiprocessing/synchronize.py\", line 57, in __init__",
+    "\"/usr/lib/python3.12/multiprocessing/spawn.py\", line 126, in _main",
+];
+
 #[test]
 fn every_example_fits_its_own_rule() {
     let rules = Rules::built_in().unwrap();
     let mut broken = Vec::new();
     for rule in rules.all() {
-        // The example ends a traceback where the rule wants one.
-        let frames = ["/app/data/load_config.py", "/app/checkpoint/trainer.py"];
-        let mut log = String::new();
+        let mut logs = vec![rule.example.clone()];
         if rule.frames.is_some() {
-            log.push_str("Traceback (most recent call last):\n");
-            for path in frames {
-                log.push_str(&format!("  File \"{path}\", line 1, in f\n"));
-            }
-            let library = "/venv/lib/python3.12/site-packages/transformers/configuration_auto.py";
-            log.push_str(&format!("  File \"{library}\", line 1, in f\n"));
+            // The example ends a traceback where the rule wants one.
+            let outer = "Traceback (most recent call last):\n  \
+                File \"/app/data/load_config.py\", line 1, in f\n  \
+                File \"/app/checkpoint/trainer.py\", line 1, in f\n";
+            logs = INNERMOST.map(|last| format!("{outer}  File {last}\n{}", rule.example)).to_vec();
         }
-        log.push_str(&rule.example);
-        let mut case = Case::new(&rules);
-        case.read(&Source::whole("log", log.as_bytes()));
-        let answer = case.conclude();
-        let seen: Vec<&str> = if rule.shadow {
-            answer.shadow.iter().map(|other| other.rule.as_str()).collect()
-        } else {
-            answer.rule.iter().map(String::as_str).collect()
+        let answers = logs.iter().map(|log| {
+            let mut case = Case::new(&rules);
+            case.read(&Source::whole("log", log.as_bytes()));
+            let answer = case.conclude();
+            let seen: Vec<String> = if rule.shadow {
+                answer.shadow.iter().map(|other| other.rule.clone()).collect()
+            } else {
+                answer.rule.iter().cloned().collect()
+            };
+            (answer.category, seen)
+        });
+        let answers: Vec<(Category, Vec<String>)> = answers.collect();
+        let fits = |(category, seen): &(Category, Vec<String>)| {
+            seen.contains(&rule.id) && (rule.shadow || *category == rule.category)
         };
-        if !seen.contains(&rule.id.as_str()) {
-            broken.push(format!("{}: {seen:?}", rule.id));
-        } else if !rule.shadow && answer.category != rule.category {
-            broken.push(format!("{}: {}", rule.id, answer.category.word()));
+        if !answers.iter().any(fits) {
+            broken.push(format!("{}: {answers:?}", rule.id));
         }
     }
     assert!(broken.is_empty(), "{broken:#?}");
