@@ -60,7 +60,8 @@ struct Watched {
 /// Keeps a fleet busy for `duration` and watches it; `say` is told the table, row by row.
 ///
 /// # Errors
-/// A process grew by more than is allowed, a job did not succeed, or something was left behind.
+/// A process grew by more than is allowed, a job did not succeed, a node was taken for silent, or something
+/// was left behind.
 pub async fn run(
     fleet: &mut Fleet,
     duration: Duration,
@@ -117,6 +118,7 @@ pub async fn run(
     let left = fleet.api()?.get("/api/v1/jobs").await?;
     ensure!(left["jobs"].as_array().is_some_and(Vec::is_empty), "jobs are left: {left}");
     fleet.assert_clean().await?;
+    no_false_alarm(&fleet.api()?).await?;
     let mut grown = Vec::new();
     for (index, one) in watched.iter().enumerate() {
         let (first, last) = thirds(one.samples.get(cold..).unwrap_or_default())?;
@@ -134,6 +136,20 @@ pub async fn run(
         }
     }
     ensure!(grown.is_empty(), "grown by more than is allowed: {}", grown.join(", "));
+    Ok(())
+}
+
+/// No agent fell silent, so no node may ever have been suspect or lost.
+async fn no_false_alarm(api: &Api) -> anyhow::Result<()> {
+    let nodes = api.get("/api/v1/nodes").await?;
+    let names = nodes["nodes"].as_array().context("nodes")?.iter();
+    for name in names.filter_map(|node| node["name"].as_str()) {
+        let node = api.get(&format!("/api/v1/nodes/{name}")).await?;
+        let history = node["history"].as_array().context("history")?;
+        ensure!(!history.is_empty(), "{name} has no history");
+        let alarm = history.iter().find(|one| one["state"] == "suspect" || one["state"] == "lost");
+        ensure!(alarm.is_none(), "a false alarm about {name}: {alarm:?}");
+    }
     Ok(())
 }
 
