@@ -56,6 +56,16 @@ fn an_operators_label_goes_before_the_agents_and_can_be_taken_back() {
 }
 
 #[test]
+fn containers_of_one_image_get_names_of_their_own() {
+    let mut fleet = Fleet::new();
+    for (name, wished) in [("a", "host"), ("b", "host-2"), ("c", "host"), ("d", "host")] {
+        fleet.join(name, wished, None);
+    }
+    let names = ["a", "b", "c", "d"].map(|name| fleet.node(name).name.clone());
+    assert_eq!(names, ["host", "host-2", "host-3", "host-4"]);
+}
+
+#[test]
 fn labels_of_operators_have_a_bound() {
     let mut fleet = two_nodes();
     let keys: Vec<String> = (0..=NODE_LABEL_LIMIT).map(|n| format!("k{n}")).collect();

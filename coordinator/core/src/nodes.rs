@@ -1,5 +1,6 @@
 //! Transitions of nodes: join, connect, words of life, silence.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use gangline_common::ids::{Generation, NodeId};
@@ -74,10 +75,12 @@ impl Core {
 
     /// A node name that no other node has: `gpu-1`, then `gpu-1-2`.
     fn free_name(&self, wished: &str) -> String {
-        let taken = |name: &str| self.nodes.values().any(|node| node.name == name);
+        // One look at all of them: containers of one image may all wish for the same.
+        let names = self.nodes.values().map(|node| node.name.as_str());
+        let taken: BTreeSet<&str> = names.filter(|name| name.starts_with(wished)).collect();
         let mut name = wished.to_owned();
         let mut number = 2;
-        while taken(&name) {
+        while taken.contains(name.as_str()) {
             name = format!("{wished}-{number}");
             number += 1;
         }

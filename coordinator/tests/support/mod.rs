@@ -190,6 +190,13 @@ impl Fleet {
 
     /// As [`Fleet::add_node_with`], by a join token of a pool.
     pub fn add_node_bound(&mut self, name: &str, inventory: Inventory, pool: Option<&str>) {
+        self.join(name, name, pool);
+        self.agents.get_mut(name).unwrap().inventory = Some(inventory);
+        self.connect(name);
+    }
+
+    /// A node joins that wishes for a name.
+    pub fn join(&mut self, name: &str, wished: &str, pool: Option<&str>) {
         let number = self.number();
         let id = NodeId::new(format!("n-{name}")).unwrap();
         let certificate = [number as u8; 32];
@@ -207,14 +214,12 @@ impl Fleet {
             token_id: format!("t{number}"),
             secret_sha256: [7; 32],
             node: id.clone(),
-            node_name: name.to_owned(),
+            node_name: wished.to_owned(),
             certificate,
         };
         self.step(Event::Join { request: number, join });
-        let inventory = Some(inventory);
-        let agent = ModelAgent { id: Some(id), inventory, ..ModelAgent::default() };
+        let agent = ModelAgent { id: Some(id), ..ModelAgent::default() };
         self.agents.insert(name.to_owned(), agent);
-        self.connect(name);
     }
 
     /// A new session, which begins with the inventory.
