@@ -41,7 +41,7 @@ static GIVEN_UP: Pattern = Pattern::new(|| {
 /// The n-th attempt of several.
 static ATTEMPT: Pattern = Pattern::new(|| {
     Regex::new(
-        r"(?i)\b(?:attempt|retry|try|trial)\b[ :#(]*([0-9]+) ?(?:of|/|out of) ?([0-9]+)|\(([0-9]+)/([0-9]+)\)\.?$",
+        r"(?i)\b(?:attempt|retry|retrying|try|trial)\b[ :#(]*([0-9]+) ?(?:of|/|out of) ?([0-9]+)|\(([0-9]+)/([0-9]+)\)\.?$",
     )
     .ok()
 });
@@ -82,13 +82,14 @@ pub(crate) fn is_handled(text: &str) -> bool {
     if GIVEN_UP.fits(text) {
         return false;
     }
-    if HANDLED.fits(text) {
-        return true;
-    }
-    let Some(found) = ATTEMPT.captures(text) else { return false };
+    let handled = HANDLED.fits(text);
+    let Some(found) = ATTEMPT.captures(text) else { return handled };
     let number = |group: usize| found.get(group).and_then(|n| n.as_str().parse::<u64>().ok());
-    let (this, last) = (number(1).or_else(|| number(3)), number(2).or_else(|| number(4)));
-    this.zip(last).is_some_and(|(this, last)| this < last)
+    // The last of several is tried, and nothing follows when it fails.
+    if let (Some(this), Some(last)) = (number(1), number(2)) {
+        return this < last;
+    }
+    handled || number(3).zip(number(4)).is_some_and(|(this, last)| this < last)
 }
 
 /// Whether the line says that an error that its writer has just reported is over.
@@ -121,6 +122,8 @@ mod tests {
             "OSError: bad sample 17, skipped",
             "Failed to connect to GCS at address 10.0.0.1:6379, trying again (1/5)",
             "Server disconnected, attempt 1 of 5",
+            "sample 10 was dropped (10/10)",
+            "connect returned No route to host, retrying (33/34) after sleep for 3300 msec",
             "KeyError caught as expected",
             "cannot identify image file <_io.BytesIO object> -- sample dropped (1 so far)",
             "UnidentifiedImageError('x') id=7, replaced by blank image",
@@ -131,6 +134,7 @@ mod tests {
         }
         for text in [
             "Server disconnected, attempt 5 of 5",
+            "connect returned No route to host, retrying (34/34) after sleep for 3400 msec",
             "transport retry counter exceeded",
             "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB",
             "1/3 clients joined",
