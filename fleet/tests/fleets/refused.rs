@@ -116,11 +116,19 @@ async fn a18_an_agent_that_speaks_for_another_node() -> TestResult {
         }],
         gangs: Vec::new(),
     };
-    session.say(AgentMessage::Report(report)).await?;
+    session.say(AgentMessage::Report(report.clone())).await?;
     let mut logs = session.connection.open_uni(StreamKind::Log).await?;
     let bytes = b"lies".to_vec();
     let chunk = LogChunk { key, file: "output".into(), offset: 5, bytes, read_ms: 0 };
-    logs.send(&chunk.to_frame()?).await?;
+    let chunk = chunk.to_frame()?;
+    // The stream is refused at once, and the session goes on.
+    let refused = async {
+        while logs.send(&chunk).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(SHORT, refused).await?;
+    session.say(AgentMessage::Report(report)).await?;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(api.state(&job).await?, "RUNNING");
     assert_eq!(api.logs(&job, "").await?, "mine\n");
