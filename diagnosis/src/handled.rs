@@ -7,13 +7,13 @@ use regex::Regex;
 
 use crate::pattern::Pattern;
 
-/// The error was caught, or the program tries again.
+/// The error was caught, or there is another way.
 static HANDLED: Pattern = Pattern::new(|| {
     Regex::new(
         r"(?ix)
-        \b(?: skipp(?:ed|ing) | handled | ignor(?:ed|ing) | retrying | recovered | simulated
-            | trying\ again | falling\ back | fall\ back | fallback | opened\ again | reconnected
-            | will\ (?:be\ )?(?:retr(?:y|ied)|try|continue|skip|use|fall|reconnect|start)
+        \b(?: skipp(?:ed|ing) | handled | ignor(?:ed|ing) | recovered | simulated
+            | falling\ back | fall\ back | fallback | opened\ again | reconnected
+            | will\ (?:continue|skip|use|fall|reconnect|start)
             | entering\ retry\ loop | still\ waiting | resum(?:ing|ed)\ normal | resolved\ after
             | starting\ (?:fresh|from\ (?:scratch|step\ 0)) | training\ from\ scratch
             | continuing | went\ on | goes\ on | not\ fatal | non-fatal | harmless
@@ -30,6 +30,11 @@ static HANDLED: Pattern = Pattern::new(|| {
     .ok()
 });
 
+/// The program tries the same again.
+static AGAIN: Pattern = Pattern::new(|| {
+    Regex::new(r"(?i)\b(?:retrying|trying again|will (?:be )?(?:retr(?:y|ied)|try))\b").ok()
+});
+
 /// It was tried for the last time, or what it falls back to is no way on for a training.
 static GIVEN_UP: Pattern = Pattern::new(|| {
     Regex::new(
@@ -41,7 +46,7 @@ static GIVEN_UP: Pattern = Pattern::new(|| {
 /// The n-th attempt of several.
 static ATTEMPT: Pattern = Pattern::new(|| {
     Regex::new(
-        r"(?i)\b(?:attempt|retry|retrying|try|trial)\b[ :#(]*([0-9]+) ?(?:of|/|out of) ?([0-9]+)|\(([0-9]+)/([0-9]+)\)\.?$",
+        r"(?i)\b(?:attempt|retry|try|trial)\b[ :#(]*([0-9]+) ?(?:of|/|out of) ?([0-9]+)|\bretrying \(([0-9]+)/([0-9]+)\)|\(([0-9]+)/([0-9]+)\)\.?$",
     )
     .ok()
 });
@@ -82,14 +87,18 @@ pub(crate) fn is_handled(text: &str) -> bool {
     if GIVEN_UP.fits(text) {
         return false;
     }
-    let handled = HANDLED.fits(text);
-    let Some(found) = ATTEMPT.captures(text) else { return handled };
+    if HANDLED.fits(text) {
+        return true;
+    }
+    let again = AGAIN.fits(text);
+    let Some(found) = ATTEMPT.captures(text) else { return again };
     let number = |group: usize| found.get(group).and_then(|n| n.as_str().parse::<u64>().ok());
+    let count = |first: usize| number(first).zip(number(first + 1));
     // The last of several is tried, and nothing follows when it fails.
-    if let (Some(this), Some(last)) = (number(1), number(2)) {
+    if let Some((this, last)) = count(1).or_else(|| count(3)) {
         return this < last;
     }
-    handled || number(3).zip(number(4)).is_some_and(|(this, last)| this < last)
+    again || count(5).is_some_and(|(this, last)| this < last)
 }
 
 /// Whether the line says that an error that its writer has just reported is over.
@@ -123,6 +132,9 @@ mod tests {
             "Failed to connect to GCS at address 10.0.0.1:6379, trying again (1/5)",
             "Server disconnected, attempt 1 of 5",
             "sample 10 was dropped (10/10)",
+            "cannot identify image file a.jpg, try 3/3, replaced by blank image",
+            "Failed to download shard (attempt 3/3), skipping it",
+            "retrying 3 of 3 shards after Connection timed out",
             "connect returned No route to host, retrying (33/34) after sleep for 3300 msec",
             "KeyError caught as expected",
             "cannot identify image file <_io.BytesIO object> -- sample dropped (1 so far)",

@@ -19,7 +19,7 @@ static STEP: Pattern = Pattern::new(|| {
 /// A bar of what goes before the first step: weights, files, data, graphs.
 static PREPARES: Pattern = Pattern::new(|| {
     Regex::new(
-        r"(?i)^\W*(?:(?:down|up|re)?loading|fetching|resolving|capturing|compiling|tokeniz\w+|map|filter|generating \w+ split|preprocess\w*)\b[^|]{0,120}[0-9]%\|",
+        r"(?i)^\W*(?:[\w-]{1,30} )?(?:(?:down|up|re)?loading|fetching|resolving|capturing|compiling|tokeniz\w+|map|filter|generating \w+ split|preprocess\w*)\b[^|]{0,120}[0-9]%(?: Completed)? ?\||^\S{1,200}\.(?:safetensors|bin|json|gguf|parquet)\b[^|]{0,40}[0-9]%\|",
     )
     .ok()
 });
@@ -133,9 +133,14 @@ mod tests {
             assert!(is_step(text), "{text}");
         }
         assert!(!is_step("Traceback (most recent call last):"));
-        assert!(!is_step(
-            "Loading checkpoint shards: 100%|██████████| 4/4 [00:13<00:00,  3.41s/it]"
-        ));
+        for text in [
+            "Loading checkpoint shards: 100%|██████████| 4/4 [00:13<00:00,  3.41s/it]",
+            "Loading safetensors checkpoint shards:  50% Completed | 2/4 [00:03<00:03,  1.6s/it]",
+            "Multi-thread loading shards: 100% Completed | 4/4 [00:04<00:00,  1.07s/it]",
+            "model-00001-of-00004.safetensors:  45%|████▌     | 2.21G/4.98G [00:41<00:51, 53.7MB/s]",
+        ] {
+            assert!(!is_step(text), "{text}");
+        }
         assert!(is_success("Job 'raysubmit_x' succeeded") && is_success("Training finished."));
         assert!(!is_success("Job 'raysubmit_x' failed"));
         assert!(!is_success("Training finished, but saving the model failed"));

@@ -58,6 +58,8 @@ pub struct Rule {
     /// What the traceback that the line ends must fit: its paths, joined by spaces, with `:<module>` after
     /// those of code that runs when a module is loaded.
     pub frames: Option<String>,
+    /// What the traceback must not fit, if there is one.
+    pub unless_frames: Option<String>,
     /// A later line that says that it is over.
     pub cleared_by: Option<String>,
     pub category: Category,
@@ -150,6 +152,7 @@ struct Expressions {
     pattern: Lazy,
     unless: Option<Lazy>,
     frames: Option<Lazy>,
+    unless_frames: Option<Lazy>,
     cleared_by: Option<Lazy>,
 }
 
@@ -160,6 +163,7 @@ impl Expressions {
             pattern: Lazy::new(&rule.pattern),
             unless: lazy(&rule.unless),
             frames: lazy(&rule.frames),
+            unless_frames: lazy(&rule.unless_frames),
             cleared_by: lazy(&rule.cleared_by),
         }
     }
@@ -200,7 +204,7 @@ impl Rules {
             if !names.insert(rule.id.as_str()) {
                 return Err(RulesError::Twice(rule.id.clone()));
             }
-            let more = [&rule.unless, &rule.frames, &rule.cleared_by];
+            let more = [&rule.unless, &rule.frames, &rule.unless_frames, &rule.cleared_by];
             for pattern in more.into_iter().flatten() {
                 needles::check(pattern)
                     .map_err(|source| RulesError::Pattern { id: rule.id.clone(), source })?;
@@ -237,6 +241,7 @@ impl Rules {
             rule.pattern.fits(line)
                 && !rule.unless.as_ref().is_some_and(|regex| regex.fits(line))
                 && rule.frames.as_ref().is_none_or(|regex| regex.fits(frames))
+                && !rule.unless_frames.as_ref().is_some_and(|regex| regex.fits(frames))
         };
         self.needles.candidates(line).into_iter().filter(fits).collect()
     }

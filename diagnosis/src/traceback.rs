@@ -142,16 +142,13 @@ impl Trace {
             self.open = true;
             let path = DRAWN.captures(text).and_then(|found| found.get(1));
             if let Some(path) = path {
-                self.add(path.as_str());
+                self.add(path.as_str(), text.contains(" in <module>"));
             }
             return Part::Inner;
         }
         if let Some((path, at_import)) = frame(text) {
             self.open = true;
-            self.add(path);
-            if at_import {
-                self.frames.push_str(LOADING);
-            }
+            self.add(path, at_import);
             self.after_frame = true;
             self.indent = indentation(text);
             return Part::Inner;
@@ -183,10 +180,13 @@ impl Trace {
         Part::None
     }
 
-    fn add(&mut self, path: &str) {
+    fn add(&mut self, path: &str, at_import: bool) {
         self.lines += 1;
         self.frames.push(' ');
         self.frames.push_str(path);
+        if at_import {
+            self.frames.push_str(LOADING);
+        }
         while self.frames.len() > MAX_FRAMES_BYTES {
             let end = self.frames.get(1..).and_then(|rest| rest.find(' '));
             self.frames = match end {
