@@ -45,6 +45,9 @@ impl Registered {
     }
 }
 
+/// How the kernel begins its line when a cgroup's limit, not the host's memory, was reached.
+const OF_A_CGROUP: &str = "emory cgroup out of memory";
+
 /// What was handed to the rules last, of each source.
 #[derive(Debug, Default)]
 pub struct Translator {
@@ -227,7 +230,7 @@ impl Translator {
                 kernel::KernelClass::ReadOnlyRemount => of(KernelClass::ReadOnlyRemount),
                 kernel::KernelClass::NfsNotResponding => of(KernelClass::NfsNotResponding),
                 kernel::KernelClass::IoError => of(KernelClass::IoError),
-                kernel::KernelClass::OutOfMemory if line.text.contains("CONSTRAINT_MEMCG") => {
+                kernel::KernelClass::OutOfMemory if line.text.contains(OF_A_CGROUP) => {
                     of(KernelClass::ContainerOutOfMemory)
                 }
                 kernel::KernelClass::OutOfMemory => of(KernelClass::HostOutOfMemory),
@@ -464,6 +467,32 @@ mod tests {
         assert_eq!(registered.gpus, ["a", "b", "c"].map(str::to_owned).into());
         registered.add(&visible(&["x", "y"]));
         assert_eq!(registered.gpus, ["x", "y"].map(str::to_owned).into());
+    }
+
+    #[test]
+    fn memory_that_a_cgroup_lacks_is_not_the_hosts() {
+        let line = |sequence, text: &str| kernel::KernelLine {
+            sequence,
+            at_us: 0,
+            class: kernel::KernelClass::OutOfMemory,
+            text: text.to_owned(),
+        };
+        let lines = vec![
+            line(1, "Memory cgroup out of memory: Killed process 77 (ray::W) total-vm:1kB"),
+            line(2, "Out of memory: Killed process 78 (python3) total-vm:1kB"),
+        ];
+        let reading = KernelReading { lines, matched: 2, overwritten: 0 };
+        let mut out = Vec::new();
+        let mut translator = Translator::default();
+        translator.kernel(&reading, &mut out);
+        // What was read is not told again.
+        translator.kernel(&reading, &mut out);
+        let classes = out.iter().map(|reading| match reading {
+            Reading::Kernel(line) => line.class,
+            other => panic!("{other:?}"),
+        });
+        let classes: Vec<KernelClass> = classes.collect();
+        assert_eq!(classes, [KernelClass::ContainerOutOfMemory, KernelClass::HostOutOfMemory]);
     }
 
     #[test]
