@@ -5,6 +5,7 @@ use std::path::Path;
 
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::request::{RequestError, ask};
+use gangline_common::transport::FrameReceiver;
 use gangline_common::wire::MINOR;
 use gangline_common::wire::packed::MINOR_WITH_PACKED_LOGS;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
@@ -130,6 +131,13 @@ impl Agent {
                 return (generation.n, gangs);
             }
         }
+    }
+
+    /// Takes a first desired state, and opens the stream of its logs.
+    async fn logs_to(&mut self, session: &mut TestSession) -> FrameReceiver {
+        session.desire(1, vec![]).await;
+        self.desired(Ok(())).await;
+        session.log_stream().await
     }
 
     /// Follows one file of one member.
@@ -494,9 +502,7 @@ async fn logs_go_on_where_the_coordinator_has_them() {
     agent.follow(&path, false);
 
     let mut session = coordinator.session().await;
-    session.desire(1, vec![]).await;
-    agent.desired(Ok(())).await;
-    let mut stream = session.log_stream().await;
+    let mut stream = agent.logs_to(&mut session).await;
     let first = next_chunk(&mut stream).await;
     assert_eq!((first.key.clone(), first.file.as_str(), first.offset), (key(), "output", 0));
     assert_eq!(first.bytes, content[..LOG_CHUNK_BYTES]);
@@ -508,9 +514,7 @@ async fn logs_go_on_where_the_coordinator_has_them() {
     // The next session says what is durable before its first desired state.
     let mut session = coordinator.session().await;
     session.send(ack(1000)).await;
-    session.desire(1, vec![]).await;
-    agent.desired(Ok(())).await;
-    let mut stream = session.log_stream().await;
+    let mut stream = agent.logs_to(&mut session).await;
     let resumed = next_chunk(&mut stream).await;
     assert_eq!(resumed.offset, 1000);
     assert_eq!(resumed.bytes, content[1000..1000 + LOG_CHUNK_BYTES.min(content.len() - 1000)]);
@@ -518,9 +522,7 @@ async fn logs_go_on_where_the_coordinator_has_them() {
 
     // A coordinator that has nothing gets everything.
     let mut session = coordinator.session().await;
-    session.desire(1, vec![]).await;
-    agent.desired(Ok(())).await;
-    let mut stream = session.log_stream().await;
+    let mut stream = agent.logs_to(&mut session).await;
     assert_eq!(next_chunk(&mut stream).await.offset, 0);
 }
 
@@ -534,9 +536,7 @@ async fn logs_are_packed_for_a_coordinator_that_understands_it() {
     agent.follow(&path, false);
     for (minor, packed) in [(MINOR_WITH_PACKED_LOGS - 1, false), (MINOR_WITH_PACKED_LOGS, true)] {
         let mut session = coordinator.session_with(minor, 50).await;
-        session.desire(1, vec![]).await;
-        agent.desired(Ok(())).await;
-        let mut stream = session.log_stream().await;
+        let mut stream = agent.logs_to(&mut session).await;
         let (first, was_packed) = next_piece(&mut stream).await;
         assert_eq!((first.offset, was_packed), (0, packed), "minor {minor}");
         assert_eq!(first.bytes, content);
@@ -553,9 +553,7 @@ async fn a_log_that_moves_loses_nothing() {
     std::fs::write(&path, b"one ").unwrap();
     agent.follow(&path, false);
     let mut session = coordinator.session().await;
-    session.desire(1, vec![]).await;
-    agent.desired(Ok(())).await;
-    let mut stream = session.log_stream().await;
+    let mut stream = agent.logs_to(&mut session).await;
     assert_eq!(next_chunk(&mut stream).await.bytes, b"one ");
     // For some looks it is at neither place that the link knows of.
     std::fs::remove_file(&path).unwrap();
@@ -574,9 +572,7 @@ async fn logs_are_complete_when_the_last_byte_is_acknowledged() {
     std::fs::write(&path, b"one ").unwrap();
     agent.follow(&path, false);
     let mut session = coordinator.session().await;
-    session.desire(1, vec![]).await;
-    agent.desired(Ok(())).await;
-    let mut stream = session.log_stream().await;
+    let mut stream = agent.logs_to(&mut session).await;
     assert_eq!(next_chunk(&mut stream).await.bytes, b"one ");
     // The writer adds a little and ends.
     std::fs::write(&path, b"one two").unwrap();
