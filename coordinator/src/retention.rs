@@ -75,7 +75,7 @@ fn fate(snapshot: &JobSnapshot, attempt: &Attempt) -> Fate {
     match (&attempt.outcome, attempt.ended) {
         (Some(outcome), Some(ended)) if !stands => Fate::Ended {
             at_ms: ended.wall_ms,
-            failed: matches!(outcome, Outcome::Failed { .. } | Outcome::TimedOut { .. }),
+            failed: outcome.is_failure() || matches!(outcome, Outcome::TimedOut { .. }),
         },
         _ => Fate::Live,
     }

@@ -7,7 +7,7 @@ use gangline_coordinator::core::event::{EntrypointFact, Event};
 use gangline_coordinator::core::gang::{EndHow, Phase};
 use gangline_coordinator::core::health::{Condition, Health, Level};
 use gangline_coordinator::core::job::{JobState, Outcome};
-use gangline_coordinator::core::recovery::{Again, Cause, VERDICT_MS, Verdict};
+use gangline_coordinator::core::recovery::{Again, Cause, EVACUATED_MS, VERDICT_MS, Verdict};
 use support::{Fleet, ended, verdict};
 
 fn gang(name: &str, nnodes: &str, more: &str) -> String {
@@ -287,7 +287,27 @@ fn a_sick_node_is_swapped_before_the_job_fails() {
         (JobState::Running, JobState::Pending)
     );
     assert_eq!(ranks(&fleet, "train"), ["n3", "n2"]);
-    assert!(fleet.examined.is_empty(), "nothing failed");
+    // What its processes did last is of use to whoever asks why, though another attempt follows.
+    assert_eq!(fleet.examined, [("train".to_owned(), 1)]);
+    assert_eq!(done(&fleet, "train", 1), "goes on without the part that is sick");
+}
+
+/// Its cause is known well enough to go on.
+#[test]
+fn a_job_on_a_sick_node_waits_only_shortly_for_its_verdict() {
+    let mut fleet = nodes(2);
+    fleet.verdict = None;
+    fleet.submit("train", &gang("train", "1", ", retry: {max: 0}"));
+    fleet.settle();
+    falls_sick(&mut fleet, "n1");
+    fleet.settle();
+    assert_eq!(fleet.state("train"), JobState::Stopping);
+    fleet.live(&["n1", "n2"], (EVACUATED_MS / 1000) as u32 + 1);
+    assert_eq!(
+        (fleet.state("train"), ranks(&fleet, "train")),
+        (JobState::Running, vec!["n2".to_owned()])
+    );
+    assert_eq!(fleet.examined.first(), Some(&("train".to_owned(), 1)));
 }
 
 /// The head's agent tells in one report that the entrypoint was stopped, and that nothing is left.

@@ -195,6 +195,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
             Outcome::Preempted { .. } => "Preempted",
             Outcome::TimedOut { .. } => "TimedOut",
             Outcome::Retried { .. } => "Retried",
+            Outcome::Evacuated { .. } => "Evacuated",
             Outcome::RolledBack { .. } => "RolledBack",
         }));
         let Write::Gang(gang) = write else { continue };
@@ -222,6 +223,7 @@ fn every_phase_and_outcome_is_in_a_golden() {
         "Ended, Refused",
         "Ended, Signalled",
         "Ended, Unfit",
+        "Evacuated",
         "Failed",
         "Preempted",
         "Retried",

@@ -92,14 +92,13 @@ impl Fault {
         )
     }
 
-    /// The category that the cause belongs to; none where a node is taken out of use before anything
-    /// fails.
+    /// The category that the cause belongs to.
     pub fn category(self) -> &'static str {
         match self {
             Fault::RayletKilled | Fault::WorkerKilled | Fault::HeadKilled | Fault::NodeLost => {
                 "ray_runtime"
             }
-            Fault::Xid => "",
+            Fault::Xid => "gpu_hardware",
             Fault::Hang => "collective_hang",
             Fault::FullDisk => "storage",
             Fault::Exception => "user_code",

@@ -460,6 +460,7 @@ impl Core {
                 // The cluster comes back, and its guests with it.
                 Outcome::Preempted { .. }
                 | Outcome::Retried { .. }
+                | Outcome::Evacuated { .. }
                 | Outcome::RolledBack { .. } => {
                     Outcome::Preempted { cause: why.clone(), keeps_nodes: false }
                 }

@@ -356,7 +356,7 @@ impl Core {
             self.doubt(id, BLAMED, cause, now, out);
         }
         for (job, cause) in ends {
-            let outcome = Outcome::Preempted { cause, keeps_nodes: true };
+            let outcome = Outcome::Evacuated { cause };
             self.end_attempt(&job, outcome, HEALTH, now, out);
         }
     }

@@ -81,7 +81,9 @@ impl Core {
             Outcome::Preempted { keeps_nodes: false, .. } => {
                 Some((wanted.clone(), wanted.sentence()))
             }
-            Outcome::Preempted { cause, .. } => Some((failed, format!("{cause} ({actor})"))),
+            Outcome::Preempted { cause, .. } | Outcome::Evacuated { cause } => {
+                Some((failed, format!("{cause} ({actor})")))
+            }
         }
     }
 
@@ -151,7 +153,7 @@ impl Core {
         if held_ms < LINES_MS || !(complete || held_ms >= LOGS_GRACE_MS) {
             return;
         }
-        if !self.wait_for_verdict(&job.id, gang.attempt, now, out) {
+        if !self.wait_for_verdict(&job.id, gang.attempt, VERDICT_MS, now, out) {
             // Nobody can say whether it is the last. It is asked again, and told but once.
             if held_ms < 2 * VERDICT_MS {
                 self.tell("job.held", About::Job(job), &job.reason, now, out);

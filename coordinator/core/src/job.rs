@@ -336,6 +336,11 @@ pub enum Outcome {
     Retried {
         cause: String,
     },
+    /// A part of a node that it ran on fell fatally sick: another attempt follows at once, whatever
+    /// its spec says of retries.
+    Evacuated {
+        cause: String,
+    },
     /// Nothing ran: a leased port was taken. Costs no attempt; another block is leased.
     RolledBack {
         cause: String,
@@ -352,7 +357,7 @@ impl Outcome {
                 format!("stopped by {actor}")
             }
             Outcome::Cancelled { actor, reason } => format!("stopped by {actor}: {reason}"),
-            Outcome::Preempted { cause, keeps_nodes: true } => {
+            Outcome::Preempted { cause, keeps_nodes: true } | Outcome::Evacuated { cause } => {
                 format!("goes on elsewhere: {cause}")
             }
             Outcome::Preempted { cause, .. } => format!("goes back to the queue: {cause}"),
@@ -368,9 +373,23 @@ impl Outcome {
             Outcome::Failed { .. } => Some(JobState::Failed),
             Outcome::Cancelled { .. } => Some(JobState::Cancelled),
             Outcome::TimedOut { .. } => Some(JobState::Timeout),
-            Outcome::Preempted { .. } | Outcome::Retried { .. } | Outcome::RolledBack { .. } => {
-                None
-            }
+            Outcome::Preempted { .. }
+            | Outcome::Retried { .. }
+            | Outcome::Evacuated { .. }
+            | Outcome::RolledBack { .. } => None,
+        }
+    }
+
+    /// Whether something went wrong in the attempt, so that people ask why: what its processes did
+    /// last is kept, and its logs are looked into.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Outcome::Failed { .. } | Outcome::Retried { .. } | Outcome::Evacuated { .. } => true,
+            Outcome::Succeeded
+            | Outcome::Cancelled { .. }
+            | Outcome::TimedOut { .. }
+            | Outcome::Preempted { .. }
+            | Outcome::RolledBack { .. } => false,
         }
     }
 }

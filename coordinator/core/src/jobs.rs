@@ -366,6 +366,7 @@ impl Core {
             | Outcome::TimedOut { .. }
             | Outcome::Preempted { .. }
             | Outcome::Retried { .. }
+            | Outcome::Evacuated { .. }
             | Outcome::RolledBack { .. } => "gangline".to_owned(),
         };
         self.set_job_state(id, state, &actor, outcome.sentence(), now, out);

@@ -622,10 +622,7 @@ impl Core {
                 GangState::Stopping | GangState::Stopped => Desired::Stop {
                     gang: gang.id.clone(),
                     epoch: gang.epoch,
-                    keep_scene: matches!(
-                        job.outcome,
-                        Some(Outcome::Failed { .. } | Outcome::Retried { .. })
-                    ),
+                    keep_scene: job.outcome.as_ref().is_some_and(Outcome::is_failure),
                 },
             })
         });

@@ -105,6 +105,7 @@ impl Core {
                     Outcome::Failed { .. }
                     | Outcome::Preempted { .. }
                     | Outcome::Retried { .. }
+                    | Outcome::Evacuated { .. }
                     | Outcome::TimedOut { .. },
                 ) => "job.interrupted",
                 _ => return,

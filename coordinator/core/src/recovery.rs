@@ -25,6 +25,8 @@ pub const STUCK_LIMIT: u32 = 3;
 pub const ASK_AGAIN_MS: u64 = 60_000;
 /// A verdict that does not come within this time is not waited for.
 pub const VERDICT_MS: u64 = 600_000;
+/// The same of an attempt whose node fell sick: another follows whatever the verdict is.
+pub const EVACUATED_MS: u64 = 10_000;
 /// Nodes are kept for the next attempt for no longer than this.
 pub const KEPT_MS: u64 = 180_000;
 
@@ -140,6 +142,7 @@ impl Core {
         match outcome {
             Outcome::Failed { .. } => job.may_try_again(),
             Outcome::Preempted { keeps_nodes, .. } => own && *keeps_nodes,
+            Outcome::Evacuated { .. } => own,
             Outcome::Retried { .. } => true,
             Outcome::Succeeded
             | Outcome::Cancelled { .. }
@@ -193,13 +196,16 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) -> Option<Outcome> {
+        if let Outcome::Evacuated { .. } = outcome {
+            return self.evacuated_with_verdict(gang, job, outcome, now, out);
+        }
         let Outcome::Failed { cause } = &outcome else { return Some(outcome) };
         if !job.may_try_again() {
             return Some(outcome);
         }
         let attempt = self.attempts.get(&(job.id.clone(), gang.attempt))?.clone();
         let Some(verdict) = attempt.verdict.clone() else {
-            return match self.wait_for_verdict(&job.id, gang.attempt, now, out) {
+            return match self.wait_for_verdict(&job.id, gang.attempt, VERDICT_MS, now, out) {
                 true => None,
                 false => Some(outcome),
             };
@@ -232,6 +238,30 @@ impl Core {
         Some(outcome)
     }
 
+    /// The same where another attempt follows in any case: its cause is looked for while what it says
+    /// can still be told from its nodes, and it waits only shortly for that.
+    fn evacuated_with_verdict(
+        &mut self,
+        gang: &Gang,
+        job: &Job,
+        outcome: Outcome,
+        now: Timestamp,
+        out: &mut Effects,
+    ) -> Option<Outcome> {
+        let attempt = self.attempts.get(&(job.id.clone(), gang.attempt))?.clone();
+        let Some(verdict) = &attempt.verdict else {
+            let waits = self.wait_for_verdict(&job.id, gang.attempt, EVACUATED_MS, now, out);
+            return (!waits).then_some(outcome);
+        };
+        let verdict = Verdict {
+            done: "goes on without the part that is sick".to_owned(),
+            ..(**verdict).clone()
+        };
+        let attempt = Attempt { verdict: Some(Arc::new(verdict)), ..Attempt::clone(&attempt) };
+        self.put(Write::Attempt(Arc::new(attempt)), out);
+        Some(outcome)
+    }
+
     /// How the attempts went, with this one.
     pub(super) fn recovery_after(&self, job: &Job, gang: &Gang, verdict: &Verdict) -> Recovery {
         let progressed = verdict.progressed
@@ -240,17 +270,19 @@ impl Core {
         Recovery { stuck, ..job.recovery }
     }
 
-    /// Asks for a verdict, now and then again; whether it is still to be waited for.
+    /// Asks for a verdict, now and then again; whether it is still to be waited for, which it is for
+    /// no longer than `limit_ms`.
     pub(super) fn wait_for_verdict(
         &mut self,
         job: &JobId,
         attempt: u32,
+        limit_ms: u64,
         now: Timestamp,
         out: &mut Effects,
     ) -> bool {
         let known = self.examined.get(job).copied();
         let asked = known.unwrap_or(Asked { first_ms: now.boot_ms, last_ms: now.boot_ms });
-        if now.boot_ms.saturating_sub(asked.first_ms) >= VERDICT_MS {
+        if now.boot_ms.saturating_sub(asked.first_ms) >= limit_ms {
             self.examined.remove(job);
             return false;
         }
@@ -291,6 +323,9 @@ impl Core {
         let gang = attempt.gang.clone();
         // Of an attempt whose gang has gone on, nobody knows the nodes any more.
         let of_attempt = self.gangs.get(&gang).filter(|gang| gang.attempt == number).cloned();
+        // A node that was left for a condition is already doubted for that.
+        let of_attempt =
+            of_attempt.filter(|_| !matches!(attempt.outcome, Some(Outcome::Evacuated { .. })));
         if let (Some(gang), Some(verdict)) = (of_attempt, &attempt.verdict) {
             self.doubt_after(&gang, verdict, now, out);
         }

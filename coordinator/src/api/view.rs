@@ -308,7 +308,7 @@ pub struct AttemptView {
     pub epoch: String,
     pub started: String,
     pub ended: Option<String>,
-    /// SUCCEEDED, FAILED, CANCELLED, PREEMPTED or ROLLED_BACK.
+    /// SUCCEEDED, FAILED, TIMEOUT, CANCELLED, PREEMPTED or ROLLED_BACK.
     pub outcome: Option<&'static str>,
     pub cause: Option<String>,
     pub ray_version: Option<String>,
@@ -628,7 +628,7 @@ fn node_of(
 pub(super) fn outcome_word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Succeeded => "SUCCEEDED",
-        Outcome::Failed { .. } | Outcome::Retried { .. } => "FAILED",
+        Outcome::Failed { .. } | Outcome::Retried { .. } | Outcome::Evacuated { .. } => "FAILED",
         Outcome::Cancelled { .. } => "CANCELLED",
         Outcome::Preempted { .. } => "PREEMPTED",
         Outcome::TimedOut { .. } => "TIMEOUT",

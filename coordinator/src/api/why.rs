@@ -128,7 +128,7 @@ pub(super) async fn why(
 }
 
 fn has_failed(attempt: &Attempt) -> bool {
-    matches!(attempt.outcome, Some(Outcome::Failed { .. } | Outcome::Retried { .. }))
+    attempt.outcome.as_ref().is_some_and(Outcome::is_failure)
 }
 
 /// The attempt that is asked about: the newest that failed, else the newest.

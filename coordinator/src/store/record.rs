@@ -271,6 +271,7 @@ enum OutcomeV1 {
     Preempted { cause: String, keeps_nodes: bool },
     TimedOut { cause: String },
     Retried { cause: String },
+    Evacuated { cause: String },
 }
 
 impl From<&Outcome> for OutcomeV1 {
@@ -284,6 +285,7 @@ impl From<&Outcome> for OutcomeV1 {
                 OutcomeV1::Preempted { cause, keeps_nodes }
             }
             Outcome::Retried { cause } => OutcomeV1::Retried { cause },
+            Outcome::Evacuated { cause } => OutcomeV1::Evacuated { cause },
             Outcome::TimedOut { cause } => OutcomeV1::TimedOut { cause },
         }
     }
@@ -300,6 +302,7 @@ impl From<OutcomeV1> for Outcome {
                 Outcome::Preempted { cause, keeps_nodes }
             }
             OutcomeV1::Retried { cause } => Outcome::Retried { cause },
+            OutcomeV1::Evacuated { cause } => Outcome::Evacuated { cause },
             OutcomeV1::TimedOut { cause } => Outcome::TimedOut { cause },
         }
     }

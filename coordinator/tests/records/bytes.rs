@@ -260,6 +260,22 @@ pub const ATTEMPT_TIMED_OUT: &str = r#"
     00 ; no guest
     00 ; no verdict"#;
 
+pub const ATTEMPT_EVACUATED: &str = r#"
+    01 625bb756 ; layout 1, checksum
+    07 6a2d3766336b32 ; job `j-7f3k2`
+    07 ; number 7
+    06 672d34627137 ; gang `g-4bq7`
+    03 07 ; epoch 3.7
+    fc34440f00 fd6f525c18a3010000 ; started: boot 1000500, wall 1800000000623
+    01 fb0401 fdc33e5d18a3010000 ; ended: boot 260, wall 1800000061123
+    01 07 0e 6770752d30313a20586964203739 ; outcome Evacuated `gpu-01: Xid 79`
+    01 00 ; ray: version ``
+    00 ; session ``
+    00 ; nodes: 0
+    00 ; no driver
+    00 ; no guest
+    00 ; no verdict"#;
+
 pub const GANG_EVERY_PHASE: &str = r#"
     01 a1ce1800 ; layout 1, checksum
     06 672d34627137 ; id `g-4bq7`

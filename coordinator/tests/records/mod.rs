@@ -147,6 +147,7 @@ pub fn all() -> Vec<Golden> {
         ATTEMPT_ROLLED_BACK = attempt(values::attempt_rolled_back());
         ATTEMPT_PREEMPTED = attempt(values::attempt_preempted());
         ATTEMPT_TIMED_OUT = attempt(values::attempt_timed_out());
+        ATTEMPT_EVACUATED = attempt(values::attempt_evacuated());
         GANG_EVERY_PHASE = gang(values::gang_every_phase());
         NODE_NEW = node(values::node_new());
         NODE_FULL = node(values::node_full());

@@ -262,6 +262,11 @@ pub fn attempt_timed_out() -> Attempt {
     Attempt { guest: None, ..attempt_ended(6, outcome, RayFacts::default()) }
 }
 
+pub fn attempt_evacuated() -> Attempt {
+    let outcome = Outcome::Evacuated { cause: "gpu-01: Xid 79".to_owned() };
+    Attempt { guest: None, ..attempt_ended(7, outcome, RayFacts::default()) }
+}
+
 fn killed() -> End {
     let how = EndHow::Signalled { signal: 9 };
     End { how, asked: false, last_output: String::new(), logs_complete: false }

@@ -110,6 +110,20 @@ async fn an_xid_79_cordons_the_node_and_the_job_runs_elsewhere_but_a_line_that_s
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     println!("the job ran elsewhere {:?} after that", began.elapsed());
+    // Why is known for certain, though nothing in a log says so, and what ran was seen before it went.
+    let why = api.get(&format!("/api/v1/jobs/{job}/why?attempt=1")).await?;
+    let found = &why["diagnosis"];
+    ensure!(why["outcome"] == "FAILED" && found["category"] == "gpu_hardware", "{why}");
+    ensure!(found["node"] == *first && found["certain"] == true, "{why}");
+    ensure!(why["done"] == "goes on without the part that is sick", "{why}");
+    let scene = api.get(&format!("/api/v1/jobs/{job}/scene?rank=0&attempt=1")).await?;
+    ensure!(scene["occasion"] == "stopping" && scene.to_string().contains("sleep 600"), "{scene}");
+    let page = fleet.shared_root().join("jobs").join(&job).join("logs/attempt-1/why.txt");
+    let until_written = Instant::now();
+    while !page.exists() {
+        ensure!(until_written.elapsed() < SHORT, "there is no page on the attempt");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 
     // Only an operator ends it; the agent hears of it.
     let (status, answer) = api.post(&format!("/api/v1/nodes/{first}/resume"), &[], "{}").await?;
