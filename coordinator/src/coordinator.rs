@@ -147,8 +147,9 @@ impl Coordinator {
         let started = Timestamp::now();
         let trainings = Trainings::new(logs.clone(), started);
         let known = (driver.board.clone(), sealer.clone());
-        let examiner = Examiner::new(known, logs.clone(), rules, trainings.clone())
-            .with_reports(agents.clone());
+        let examiner =
+            Examiner::new(known, logs.clone(), rules, trainings.clone(), telemetry.clone())
+                .with_reports(agents.clone());
         tokio::spawn(examiner.clone().run(driver.examine, driver.handle.clone()));
         let (driven, board) = (driver.handle.clone(), driver.board.clone());
         tokio::spawn(node_tests::run(driven, board, logs.clone()));

@@ -24,7 +24,8 @@ use crate::core::job::{Attempt, Outcome};
 use crate::core::node::Reachability;
 use crate::core::recovery::{Again, Cause, Verdict};
 use crate::driver::DriverHandle;
-use crate::ingest::logs::Logs;
+use crate::ingest::logs::{Logs, Times};
+use crate::ingest::telemetry::Telemetry;
 use crate::report::{self, Reports};
 use crate::secrets::{Sealer, redactor};
 use crate::training::Trainings;
@@ -37,6 +38,12 @@ const POLICY_TIME: Duration = Duration::from_secs(5);
 const POLICY_LINE: usize = 4096;
 /// Attempts that are looked into at a time.
 const AT_ONCE: usize = 2;
+/// Bytes of the middles of logs in which the lines of one failure are counted.
+const COUNTED_BYTES: u64 = 256 << 20;
+/// Bytes that are read at once to count them.
+const COUNTED_AT_ONCE: usize = 1 << 20;
+/// Most times of each piece of a log.
+const READ_TIMES: usize = 4096;
 /// Longest summary, in characters.
 const SUMMARY: usize = 400;
 /// Instead of a line that may hold a secret.
@@ -50,6 +57,7 @@ pub struct Examiner {
     logs: Logs,
     rules: Arc<Rules>,
     trainings: Trainings,
+    telemetry: Telemetry,
     reports: Option<Reports>,
 }
 
@@ -69,8 +77,10 @@ impl Examiner {
         logs: Logs,
         rules: Rules,
         trainings: Trainings,
+        telemetry: Telemetry,
     ) -> Examiner {
-        Examiner { board, sealer, logs, rules: Arc::new(rules), trainings, reports: None }
+        let rules = Arc::new(rules);
+        Examiner { board, sealer, logs, rules, trainings, telemetry, reports: None }
     }
 
     /// Leaves a page on every verdict in the job's directory as well.
@@ -156,6 +166,7 @@ impl Examiner {
         });
         files.sort_by_cached_key(|(member, file, _)| weight(gang, *member, file));
         let until = Instant::now() + POLICY_TIME;
+        let mut uncounted = COUNTED_BYTES;
         let (head_bytes, tail_bytes) = share(files.len());
         for (member, file, length) in files.into_iter().take(MAX_SOURCES) {
             let key = MemberKey { gang: attempt.gang.clone(), epoch: attempt.epoch, member };
@@ -168,12 +179,20 @@ impl Examiner {
             let head = read(0, head_bytes);
             let rest = length.saturating_sub(head.len() as u64);
             let tail_length = rest.min(tail_bytes as u64);
-            let mut tail = read(length - tail_length, tail_length as usize);
+            let mut tail_from = length - tail_length;
+            let mut tail = read(tail_from, tail_length as usize);
+            let mut tail_line = None;
             if rest > tail_length {
                 // It begins within a line.
                 let begin = tail.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-                tail.drain(..begin.map_or(tail.len(), |at| at + 1));
+                let cut = begin.map_or(tail.len(), |at| at + 1);
+                tail.drain(..cut);
+                tail_from += cut as u64;
+                tail_line = self.lines_before(&key, &file, tail_from, &mut uncounted);
+                tail_line = tail_line.map(|lines| lines + 1);
             }
+            let times = self.logs.times(&key, &file, length);
+            let read_times = read_times(&times, (head.len(), length), tail_from);
             let node = gang.and_then(|gang| gang.members.get(&member)).map(|m| m.node.clone());
             let name = format!("{}/{file}", member_name(member));
             let node_name = node.as_ref().map(|node| self.name(node)).unwrap_or_default();
@@ -182,12 +201,19 @@ impl Examiner {
                 true => (hide([head, tail].concat()), Vec::new()),
                 false => (hide(head), hide(tail)),
             };
-            let mut source = Source { head: &head, tail: &tail, ..Source::whole(&name, &[]) };
+            let mut source = Source {
+                head: &head,
+                tail: &tail,
+                tail_line,
+                read_times: &read_times,
+                ..Source::whole(&name, &[])
+            };
             if let MemberId::Rank(rank) = member {
                 source = source.of_rank(Some(rank));
             }
             if !node_name.is_empty() {
-                source = source.on_node(&node_name, 0);
+                let ahead_ms = node.as_ref().and_then(|node| self.telemetry.clock_ahead_ms(node));
+                source = source.on_node(&node_name, ahead_ms.unwrap_or_default());
             }
             case.read(&source);
             if let Some((index, line)) = first_policy(&policies, &[head, tail].concat(), until)
@@ -207,6 +233,29 @@ impl Examiner {
         let mut found = Found { diagnosis, policy, node };
         redact(redactor.as_ref(), &mut found);
         Some(found)
+    }
+
+    /// Line ends before a place in a log; `None` when it is too far to count them. Takes what was
+    /// counted from `budget`.
+    fn lines_before(
+        &self,
+        key: &MemberKey,
+        file: &str,
+        until: u64,
+        budget: &mut u64,
+    ) -> Option<u64> {
+        *budget = budget.checked_sub(until)?;
+        let mut log = self.logs.open(key, file).ok()??;
+        let (mut at, mut lines) = (0, 0);
+        while at < until {
+            let bytes = log.read_at(at, COUNTED_AT_ONCE.min((until - at) as usize)).ok()?;
+            if bytes.is_empty() {
+                return None;
+            }
+            at += bytes.len() as u64;
+            lines += memchr::memchr_iter(b'\n', &bytes).count() as u64;
+        }
+        Some(lines)
     }
 
     /// What finds the secrets of the job's project; `None` when that cannot be had.
@@ -310,6 +359,22 @@ impl Examiner {
     }
 }
 
+/// When the bytes of a log's start, and of its end from `tail_from` on, were read: see
+/// [`Source::read_times`]. What is hidden of secrets moves the offsets a little.
+fn read_times(
+    times: &Times,
+    (head_length, length): (usize, u64),
+    tail_from: u64,
+) -> Vec<(usize, i64)> {
+    let of_head = times.between(0, head_length as u64, READ_TIMES);
+    let of_tail = times.between(tail_from, length, READ_TIMES);
+    let in_head = of_head.into_iter().map(|(offset, ms)| (offset as usize, millis(ms)));
+    let in_tail = of_tail
+        .into_iter()
+        .map(|(offset, ms)| (head_length + (offset - tail_from) as usize, millis(ms)));
+    in_head.chain(in_tail).collect()
+}
+
 /// What the answer on an attempt is kept as.
 fn name_of(attempt: &Attempt) -> String {
     format!("{}-{}", attempt.job, attempt.number)
@@ -361,13 +426,14 @@ fn condition_fact(condition: &Condition) -> Option<FactKind> {
         return Some(FactKind::OomKills(1));
     }
     let severe = condition.level >= Level::NoNewJobs;
+    let sick = |gpu| FactKind::Sick { rule: rule.to_owned(), gpu, said: condition.reason.clone() };
     match condition.component.split_once(':').map(|(kind, _)| kind) {
-        Some("gpu") if severe => Some(FactKind::Sick { rule: rule.to_owned(), gpu: part }),
+        Some("gpu") if severe => Some(sick(part)),
         Some("port") if condition.level >= Level::Degraded => {
             Some(FactKind::LinkDown { device: part.unwrap_or_default() })
         }
         Some("mount") if severe => Some(FactKind::DiskFull { path: part.unwrap_or_default() }),
-        None if severe => Some(FactKind::Sick { rule: rule.to_owned(), gpu: None }),
+        None if severe => Some(sick(None)),
         _ => None,
     }
 }
@@ -375,7 +441,9 @@ fn condition_fact(condition: &Condition) -> Option<FactKind> {
 /// What the coordinator and the agents say of the end, as text that rules can fit.
 fn words_of(attempt: &Attempt, gang: Option<&Gang>) -> String {
     let cause = match &attempt.outcome {
-        Some(Outcome::Failed { cause } | Outcome::Retried { cause }) => cause.as_str(),
+        Some(
+            Outcome::Failed { cause } | Outcome::Retried { cause } | Outcome::Evacuated { cause },
+        ) => cause.as_str(),
         _ => "",
     };
     let members = gang.iter().flat_map(|gang| gang.members.values());

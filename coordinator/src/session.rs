@@ -408,7 +408,8 @@ async fn receive_data(
                         && gang.members.get(&key.member).is_some_and(|m| m.node == agent.node)
                 })
             };
-            let result = server.parts.logs.receive(stream, assigned, control).await;
+            let ahead_ms = || server.parts.telemetry.clock_ahead_ms(&agent.node);
+            let result = server.parts.logs.receive(stream, assigned, ahead_ms, control).await;
             result.map_err(|error| match error {
                 crate::ingest::logs::LogError::Transport(error) => of_transport(error),
                 other => DataError::Broken(other.to_string()),

@@ -2,12 +2,15 @@
 
 mod fixture;
 
+use std::time::Duration;
+
 use axum::http::Method;
 use fixture::{ALICE, BOB, CAROL, DAVE, Fixture, SPEC, ended};
-use gangline_common::ids::{MemberId, MemberKey};
-use gangline_common::time::Timestamp;
-use gangline_common::wire::v1::LogChunk;
+use gangline_common::ids::{MemberId, MemberKey, NodeId};
+use gangline_common::time::{Timestamp, wall_text};
+use gangline_common::wire::v1::{HostSample, LogChunk, NodeSample};
 use gangline_coordinator::core::gang::{EndHow, Phase};
+use gangline_coordinator::core::job::JobState;
 use gangline_coordinator::ingest::logs::{Fate, Policy};
 use serde_json::{Value, json};
 
@@ -23,8 +26,12 @@ struct Scene {
 
 impl Scene {
     async fn start() -> Scene {
+        Scene::of(&SPEC.replace("nnodes: 1", "nnodes: 2")).await
+    }
+
+    async fn of(spec: &str) -> Scene {
         let fixture = Fixture::start().await;
-        let job = fixture.submit(ALICE, &SPEC.replace("nnodes: 1", "nnodes: 2")).await;
+        let job = fixture.submit(ALICE, spec).await;
         let nodes = [fixture.node("gpu-1").await, fixture.node("gpu-2").await];
         let first = fixture.place(&job, 1).await;
         let second = MemberKey { member: MemberId::Rank(1), ..first.clone() };
@@ -338,4 +345,45 @@ async fn what_was_removed_or_compressed_is_said_or_read_all_the_same() {
     }
     let page = scene.fixture.get("/api/v1/logs/search?grep=step", ALICE).await;
     assert_eq!((&page["incomplete"], &page["cursor"]), (&json!([scene.job]), &Value::Null));
+}
+
+/// Rank 1 has failed first, although the clock of its node is five minutes ahead; and its line is at
+/// the end of a log of which the middle is not looked at.
+#[tokio::test]
+async fn the_first_cause_is_found_though_clocks_differ_and_its_line_has_its_number() {
+    let spec = SPEC.replace("nnodes: 1", "nnodes: 2") + "retry: {max: 0}\n";
+    let scene = Scene::of(&spec).await;
+    let ahead_ms = 300_000;
+    let host = HostSample { clock_offset_ms: Some(ahead_ms), ..HostSample::default() };
+    let sample = NodeSample { wall_ms: Timestamp::now().wall_ms, host, ..NodeSample::default() };
+    let view = scene.fixture.get(&format!("/api/v1/jobs/{}", scene.job), ALICE).await;
+    let second = view["members"][1]["node"].as_str().unwrap();
+    let id = NodeId::new(format!("n-{second}")).unwrap();
+    scene.fixture.telemetry.record(&id, sample, Timestamp::now().wall_ms);
+
+    let begin = scene.begin_ms;
+    let later = format!("{} ERROR KeyError: 'answer'\n", wall_text(begin + 2000));
+    scene.write(0, "output", 2100, later.as_bytes());
+    let lines = 200_000;
+    scene.write(1, "output", 0, &b"one of many lines\n".repeat(lines));
+    let shown = wall_text(begin + 1000 + ahead_ms as u64);
+    let first = format!("{shown} ERROR OSError: [Errno 28] No space left on device\n");
+    scene.write(1, "output", 1100, first.as_bytes());
+    // Rank 0 ends by itself, and what is left is stopped.
+    let on = |rank: usize| {
+        let name = &view["members"][rank]["node"];
+        scene.nodes.iter().find(|node| name == node.name()).unwrap()
+    };
+    let [one, other] = &scene.ranks;
+    let end = ended(EndHow::Exited { code: 1 });
+    on(0).report(vec![(one.clone(), end.clone())], Vec::new()).await;
+    on(1).report(vec![(other.clone(), end)], Vec::new()).await;
+    let over = on(0).until(one, JobState::is_terminal);
+    tokio::time::timeout(Duration::from_secs(20), over).await.unwrap();
+
+    let path = format!("/api/v1/jobs/{}/why", scene.job);
+    let why = scene.fixture.get(&path, ALICE).await;
+    let found = &why["diagnosis"];
+    assert_eq!((&found["category"], &found["rank"]), (&json!("storage"), &json!(1)), "{why}");
+    assert_eq!(found["evidence"][0]["line"], lines + 1, "{why}");
 }

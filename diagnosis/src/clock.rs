@@ -8,6 +8,8 @@ use crate::pattern::Pattern;
 const LOOKED_AT_BYTES: usize = 96;
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
+const QUARTER_MS: i64 = 900_000;
+const FARTHEST_ZONE_MS: i64 = 14 * 3600 * 1000;
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
@@ -19,6 +21,8 @@ pub(crate) struct Stamp {
     day: Option<(u8, u8)>,
     /// Milliseconds since midnight, UTC where the line says so.
     of_day_ms: i64,
+    /// The line says in which zone.
+    has_zone: bool,
 }
 
 impl Stamp {
@@ -26,6 +30,20 @@ impl Stamp {
     pub(crate) fn resolve(self, context: Context) -> i64 {
         let (month, day) = self.day.unwrap_or(context.day);
         days(self.year.unwrap_or(context.year), month, day) * DAY_MS + self.of_day_ms
+    }
+
+    /// Whether its zone has to be found out.
+    pub(crate) fn is_local(self) -> bool {
+        !self.has_zone
+    }
+
+    /// How far the zone of a line is ahead of UTC, when the line was read at `read_ms`. Zones are
+    /// whole quarters of an hour; nothing is said of a line whose day is unknown, or that is too old.
+    pub(crate) fn zone_ms(self, context: Context, read_ms: i64) -> Option<i64> {
+        self.day?;
+        let ahead_ms = self.resolve(context) - read_ms;
+        let zone_ms = (ahead_ms + QUARTER_MS / 2).div_euclid(QUARTER_MS) * QUARTER_MS;
+        (zone_ms.abs() <= FARTHEST_ZONE_MS && self.is_local()).then_some(zone_ms)
     }
 }
 
@@ -92,8 +110,9 @@ pub(crate) fn stamp(line: &str) -> Option<Stamp> {
     let day = day.filter(|(month, day)| (1..=12).contains(month) && (1..=31).contains(day));
     let day = day.and_then(|(m, d)| Some((u8::try_from(m).ok()?, u8::try_from(d).ok()?)));
     let year = number("y").or_else(|| number("y2")).and_then(|year| i32::try_from(year).ok());
-    let zone = found.name("z").map_or(0, |text| zone_ms(text.as_str()));
-    Some(Stamp { year, day, of_day_ms: of_day + fraction - zone })
+    let zone = found.name("z").map(|text| zone_ms(text.as_str()));
+    let of_day_ms = of_day + fraction - zone.unwrap_or_default();
+    Some(Stamp { year, day, of_day_ms, has_zone: zone.is_some() })
 }
 
 fn month_of(found: &Captures<'_>) -> Option<i64> {

@@ -24,8 +24,9 @@ pub enum FactKind {
     OomKills(u64),
     /// A file system of the job was full.
     DiskFull { path: String },
-    /// The node has a condition that only hardware or a reboot ends; by the name of its rule.
-    Sick { rule: String, gpu: Option<String> },
+    /// The node has a condition that only hardware or a reboot ends: the name of its rule, and what was
+    /// seen.
+    Sick { rule: String, gpu: Option<String>, said: String },
     /// A link of the fabric went down.
     LinkDown { device: String },
     /// The node was lost: its agent is gone.
@@ -66,9 +67,9 @@ impl Fact {
             }
             FactKind::OomKills(times) => certain(format!("memory.events: oom_kill {times}")),
             FactKind::DiskFull { path } => certain(format!("{path}: No space left on device")),
-            FactKind::Sick { rule, gpu } => {
+            FactKind::Sick { rule, gpu, said } => {
                 let gpu = gpu.as_ref().map(|gpu| format!(" of GPU {gpu}")).unwrap_or_default();
-                certain(format!("gangline: condition {rule}{gpu}"))
+                certain(format!("gangline: condition {rule}{gpu}: {said}"))
             }
             FactKind::LinkDown { device } => certain(format!("gangline: link down: {device}")),
             FactKind::NodeLost => certain("gangline: node lost".to_owned()),

@@ -38,6 +38,8 @@ pub(crate) struct Line<'a> {
     pub(crate) stamp: Option<Stamp>,
     /// It has the kernel's time since the start of the machine, and no other.
     pub(crate) is_uptime: bool,
+    /// When it was read from the program, in milliseconds since 1970.
+    pub(crate) read_ms: Option<i64>,
 }
 
 impl Line<'_> {
@@ -54,20 +56,34 @@ impl Line<'_> {
 
 /// Calls `each` for every line of `source`, in order.
 pub(crate) fn read(source: &Source<'_>, mut each: impl FnMut(&Line<'_>)) {
-    let parts = [(source.head, Some(1)), (source.tail, source.tail_line)];
-    for (bytes, first) in parts {
+    let parts = [(source.head, 0, Some(1)), (source.tail, source.head.len(), source.tail_line)];
+    for (bytes, begins_at, first) in parts {
+        let mut end = begins_at;
         for (index, raw) in (0..).zip(bytes.split(|byte| *byte == b'\n')) {
             let number = first.map(|first: u64| first + index);
+            end += raw.len();
+            let read_ms = read_at(source.read_times, end);
+            end += 1;
             // Each state of a progress bar is looked at: an error may hide between two of them.
             for part in raw.split(|byte| *byte == b'\r').filter(|part| !part.is_empty()) {
                 let whole = tidy(part);
-                one(&whole, number, &mut each);
+                one(&whole, (number, read_ms), &mut each);
             }
         }
     }
 }
 
-fn one(whole: &str, number: Option<u64>, each: &mut impl FnMut(&Line<'_>)) {
+/// When the byte at `offset` was read.
+fn read_at(times: &[(usize, i64)], offset: usize) -> Option<i64> {
+    let after = times.partition_point(|(from, _)| *from <= offset);
+    times.get(after.checked_sub(1)?).map(|(_, ms)| *ms)
+}
+
+fn one(
+    whole: &str,
+    (number, read_ms): (Option<u64>, Option<i64>),
+    each: &mut impl FnMut(&Line<'_>),
+) {
     if let Some(inner) = inner(whole) {
         let stamp = stamp(whole);
         for text in inner.text.lines().take(MAX_INNER_LINES) {
@@ -82,6 +98,7 @@ fn one(whole: &str, number: Option<u64>, each: &mut impl FnMut(&Line<'_>)) {
                 level: read.level.or(inner.level),
                 stamp,
                 is_uptime: false,
+                read_ms,
             });
         }
         return;
@@ -98,6 +115,7 @@ fn one(whole: &str, number: Option<u64>, each: &mut impl FnMut(&Line<'_>)) {
         level: read.level,
         stamp,
         is_uptime,
+        read_ms,
     });
 }
 

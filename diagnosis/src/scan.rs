@@ -40,6 +40,10 @@ pub(crate) struct Finding {
     pub(crate) shown: String,
     /// The last time that the source gave up to here; of a line with another clock, none.
     pub(crate) stamp: Option<Stamp>,
+    /// That is the line's own.
+    pub(crate) is_stamped: bool,
+    /// When the line was read from the program, in milliseconds since 1970.
+    pub(crate) read_ms: Option<i64>,
     pub(crate) rank: Option<u32>,
     /// The job went on, so this did not end it.
     pub(crate) survived: bool,
@@ -52,6 +56,8 @@ pub(crate) struct Findings {
     pub(crate) found: Vec<Finding>,
     /// How often each rule fitted.
     pub(crate) times: BTreeMap<usize, u64>,
+    /// The last line with a time of an unknown zone, and when it was read.
+    pub(crate) local: Option<(Stamp, i64)>,
 }
 
 /// Reads `source`.
@@ -76,6 +82,7 @@ struct Scan<'a> {
     source_rank: Option<u32>,
     order: u64,
     stamp: Option<Stamp>,
+    local: Option<(Stamp, i64)>,
     steps: u64,
     successes: u64,
     progress: Progress,
@@ -105,6 +112,7 @@ impl<'a> Scan<'a> {
             source_rank: None,
             order: 0,
             stamp: None,
+            local: None,
             steps: 0,
             successes: 0,
             progress: Progress::default(),
@@ -125,6 +133,8 @@ impl<'a> Scan<'a> {
     fn line(&mut self, line: &Line<'_>) {
         self.order += 1;
         self.stamp = line.stamp.or(self.stamp);
+        let local = line.stamp.filter(|stamp| stamp.is_local());
+        self.local = local.zip(line.read_ms).or(self.local);
         let place = self.blocks.next(line.text);
         match place {
             Place::Closes => {
@@ -200,6 +210,8 @@ impl<'a> Scan<'a> {
                     shown: line.shown(),
                     // The kernel's times since its start say nothing of the time of day.
                     stamp: self.stamp.filter(|_| !line.is_uptime),
+                    is_stamped: line.stamp.is_some(),
+                    read_ms: line.read_ms,
                     rank: line.rank.or(self.source_rank),
                     survived: false,
                 },
@@ -339,6 +351,6 @@ impl<'a> Scan<'a> {
         });
         let mut found: Vec<Finding> = found.collect();
         found.sort_by_key(|finding| (finding.order, finding.rule));
-        Findings { found, times: self.times }
+        Findings { found, times: self.times, local: self.local }
     }
 }

@@ -34,6 +34,10 @@ pub struct Source<'a> {
     pub tail: &'a [u8],
     /// Number of the line, from 1, that the tail begins in; `None` when nobody has counted.
     pub tail_line: Option<u64>,
+    /// When the bytes were read from the program, where that is known: offsets in `head` followed by
+    /// `tail`, ascending, and milliseconds since 1970 on the coordinator's clock, each true until the
+    /// next offset.
+    pub read_times: &'a [(usize, i64)],
 }
 
 impl<'a> Source<'a> {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 
 use crate::answer::{Consequence, Diagnosis, Evidence};
-use crate::clock::Context;
+use crate::clock::{Context, Stamp};
 use crate::facts::{Fact, FactKind, StopReason, Weight};
 use crate::pattern::Pattern;
 use crate::rules::{Rule, Rules, Strength};
@@ -22,6 +22,9 @@ const MAX_CONSEQUENCES: usize = 12;
 /// A fact or a word of the kernel this long after an error may still be its cause, in milliseconds:
 /// programs see what broke before the driver has written it down.
 const LATE_MS: i64 = 60_000;
+
+/// A line may have been written so long before it was read, in milliseconds.
+const READ_LATE_MS: i64 = 1_000;
 
 /// The sub-code of an answer when nothing has failed.
 pub const NO_FAILURE: &str = "no_failure_found";
@@ -46,9 +49,29 @@ struct Clue {
     file: String,
     node: Option<String>,
     clock_ahead_ms: i64,
+    /// A line of its source with a time of an unknown zone, and when that was read.
+    local: Option<(Stamp, i64)>,
     certain: bool,
     /// On the coordinator's clock, once all is known.
     at_ms: Option<i64>,
+}
+
+impl Clue {
+    /// The time that its line gives; without one, when the line was read, else the last time that its
+    /// source gave before.
+    fn time(&self, context: Context) -> Option<i64> {
+        let finding = &self.finding;
+        let zone_ms = self.local.and_then(|(stamp, read_ms)| {
+            stamp.zone_ms(context, read_ms.saturating_add(self.clock_ahead_ms))
+        });
+        let given = finding.stamp.map(|stamp| {
+            let zone_ms = if stamp.is_local() { zone_ms.unwrap_or_default() } else { 0 };
+            stamp.resolve(context) - zone_ms - self.clock_ahead_ms
+        });
+        let Some(read_ms) = finding.read_ms.filter(|_| !finding.is_stamped) else { return given };
+        let in_utc = finding.stamp.is_some_and(|stamp| !stamp.is_local()) || zone_ms.is_some();
+        given.filter(|_| in_utc).max(Some(read_ms - READ_LATE_MS))
+    }
 }
 
 impl<'a> Case<'a> {
@@ -72,6 +95,7 @@ impl<'a> Case<'a> {
             file: source.name.to_owned(),
             node: source.node.map(str::to_owned),
             clock_ahead_ms: source.clock_ahead_ms,
+            local: findings.local,
             certain: false,
             at_ms: None,
         }));
@@ -121,8 +145,7 @@ impl<'a> Case<'a> {
         let stamps = self.clues.iter().filter_map(|clue| clue.finding.stamp);
         let context = Context::of(stamps);
         for clue in &mut self.clues {
-            let at = clue.finding.stamp.map(|stamp| stamp.resolve(context));
-            clue.at_ms = at.map(|at| at.saturating_sub(clue.clock_ahead_ms));
+            clue.at_ms = clue.time(context);
         }
     }
 
@@ -144,12 +167,15 @@ impl<'a> Case<'a> {
                         number: None,
                         shown: text.clone(),
                         stamp: None,
+                        is_stamped: false,
+                        read_ms: None,
                         rank: fact.rank,
                         survived: false,
                     },
                     file: "facts".to_owned(),
                     node: fact.node.clone(),
                     clock_ahead_ms: 0,
+                    local: None,
                     certain,
                     at_ms: fact.at_ms,
                 });

@@ -267,3 +267,44 @@ fn no_text_is_ever_certain() {
         assert!(!case.conclude().certain, "{}", rule.id);
     }
 }
+
+/// Ten o'clock and `second` seconds, by the coordinator's clock.
+fn ten(second: f64) -> i64 {
+    fact(second, FactKind::NodeLost).at_ms.unwrap()
+}
+
+#[test]
+fn a_line_without_a_time_has_that_of_its_reading() {
+    let rules = Rules::built_in().unwrap();
+    let log = |rank: u32, text: String| RankLog {
+        name: format!("rank-{rank}.log"),
+        node: format!("node-{rank}"),
+        rank,
+        ahead_ms: 0,
+        text,
+    };
+    let illegal = "RuntimeError: CUDA error: an illegal memory access was encountered";
+    // One that is long past its last time of its own fails before or after another.
+    let bare = |second: f64| {
+        let text =
+            format!("{} INFO ready\nOSError: [Errno 28] No space left on device\n", at(1.0, 0));
+        let second_line = text.find('\n').unwrap() + 1;
+        (log(1, text), [(0, ten(1.0)), (second_line, ten(second))])
+    };
+    let stamped = |zone_ms: i64| log(2, format!("{} ERROR {illegal}\n", at(500.0, zone_ms)));
+    let answer = |first: &(RankLog, [(usize, i64); 2]), second: &RankLog| {
+        let mut case = Case::new(&rules);
+        for (log, times) in [(&first.0, first.1.as_slice()), (second, &[(0, ten(500.1))])] {
+            let source =
+                Source { read_times: times, ..Source::whole(&log.name, log.text.as_bytes()) };
+            case.read(&source.of_rank(Some(log.rank)).on_node(&log.node, log.ahead_ms));
+        }
+        case.conclude().rank
+    };
+    let hour = 3_600_000;
+    for zone_ms in [0, 8 * hour, -7 * hour, 5 * hour + hour / 2] {
+        // The times of the other are of a zone that no line names.
+        assert_eq!(answer(&bare(400.0), &stamped(zone_ms)), Some(1), "{zone_ms}");
+        assert_eq!(answer(&bare(510.0), &stamped(zone_ms)), Some(2), "{zone_ms}");
+    }
+}

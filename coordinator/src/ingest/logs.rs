@@ -38,9 +38,11 @@ use crate::space::Space;
 
 /// Chunks that are written with one flush.
 const BATCH: usize = 16;
-/// Bytes that an agent says it read at another time than this close to their arrival carry the time
-/// at which they came, in milliseconds.
+/// While nobody knows how far the clock of a node is ahead, bytes that its agent says it read at another
+/// time than this close to their arrival carry the time at which they came, in milliseconds.
 const MAX_SKEW_MS: u64 = 5_000;
+/// Where that is known, bytes may be this old when they come: a node may have been cut off for long.
+const MAX_AGE_MS: u64 = 7 * 24 * 3600 * 1000;
 
 /// A log stream had to be ended.
 #[derive(Debug, thiserror::Error)]
@@ -293,16 +295,17 @@ impl Logs {
     }
 
     /// Reads one log stream until it ends. `assigned` says whether this node may write that
-    /// member's logs; acknowledgements go to `control`.
+    /// member's logs, and `ahead_ms` how far its clock is ahead; acknowledgements go to `control`.
     pub async fn receive(
         &self,
         stream: FrameReceiver,
         assigned: impl Fn(&MemberKey) -> bool,
+        ahead_ms: impl Fn() -> Option<i64>,
         control: &mpsc::Sender<CoordinatorMessage>,
     ) -> Result<(), LogError> {
         let (sender, mut chunks) = mpsc::channel(BATCH);
         let reader = tokio::spawn(read_chunks(stream, sender));
-        let result = self.write_chunks(&mut chunks, assigned, control).await;
+        let result = self.write_chunks(&mut chunks, assigned, ahead_ms, control).await;
         if result.is_err() {
             // Dropped, a stream tells its sender that nothing more of it is read.
             reader.abort();
@@ -316,6 +319,7 @@ impl Logs {
         &self,
         chunks: &mut mpsc::Receiver<Arrived>,
         assigned: impl Fn(&MemberKey) -> bool,
+        ahead_ms: impl Fn() -> Option<i64>,
         control: &mpsc::Sender<CoordinatorMessage>,
     ) -> Result<(), LogError> {
         let mut batch = Vec::with_capacity(BATCH);
@@ -334,8 +338,13 @@ impl Logs {
             }
             let this = self.clone();
             let work = std::mem::take(&mut batch);
+            let (ahead_ms, now_ms) = (ahead_ms(), Timestamp::now().wall_ms);
             let written = tokio::task::spawn_blocking(move || {
-                Ok::<_, LogError>(this.write_batch(unpack(work)?)?)
+                let mut chunks = unpack(work)?;
+                for chunk in &mut chunks {
+                    chunk.read_ms = when_read(chunk.read_ms, ahead_ms, now_ms);
+                }
+                Ok::<_, LogError>(this.write_batch(chunks)?)
             });
             let acks = written.await.map_err(io::Error::other)??;
             self.changes.send_modify(|count| *count = count.wrapping_add(1));
@@ -347,12 +356,12 @@ impl Logs {
         Ok(())
     }
 
-    /// Writes chunks in order, flushes each file once, and returns the new durable offsets. Blocking.
+    /// Writes chunks in order, flushes each file once, and returns the new durable offsets. Their times
+    /// are those of this clock. Blocking.
     ///
     /// # Errors
     /// The disk refuses; nothing of what failed is acknowledged.
     pub fn write_batch(&self, chunks: Vec<LogChunk>) -> io::Result<Vec<LogAck>> {
-        let now_ms = Timestamp::now().wall_ms;
         let mut open: HashMap<PathBuf, Writing> = HashMap::new();
         let mut grown: HashMap<GangId, u64> = HashMap::new();
         for chunk in chunks {
@@ -376,9 +385,7 @@ impl Logs {
                 None => writing.file.insert(self.open_to_write(&writing.held.path)?),
             };
             file.write_all_at(news, writing.length)?;
-            let arrived = chunk.read_ms.abs_diff(now_ms) > MAX_SKEW_MS;
-            let read_ms = if arrived { now_ms } else { chunk.read_ms };
-            writing.due.extend(writing.times.note(writing.length, read_ms));
+            writing.due.extend(writing.times.note(writing.length, chunk.read_ms));
             writing.length += news.len() as u64;
             self.written.fetch_add(news.len() as u64, Ordering::Relaxed);
             *grown.entry(chunk.key.gang.clone()).or_default() += news.len() as u64;
@@ -421,6 +428,18 @@ impl Logs {
         }
         OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
     }
+}
+
+/// When bytes that came at `now_ms` were read, on this clock, if a clock that is ahead by `ahead_ms` says
+/// `read_ms`.
+fn when_read(read_ms: u64, ahead_ms: Option<i64>, now_ms: u64) -> u64 {
+    let (ahead_ms, age_ms) = match ahead_ms {
+        Some(ahead_ms) => (ahead_ms, MAX_AGE_MS),
+        None => (0, MAX_SKEW_MS),
+    };
+    let read_ms = read_ms.saturating_add_signed(ahead_ms.saturating_neg());
+    let believed = now_ms.saturating_sub(age_ms)..=now_ms.saturating_add(MAX_SKEW_MS);
+    if believed.contains(&read_ms) { read_ms } else { now_ms }
 }
 
 /// A file that keeps its form while this is there.
@@ -606,7 +625,7 @@ mod tests {
                 assert!(sender.send(chunk).await.is_ok());
             }
             drop(sender);
-            logs.write_chunks(&mut receiver, |_| true, &control).await
+            logs.write_chunks(&mut receiver, |_| true, || Some(0), &control).await
         };
         let before = Arrived::Plain(chunk(0, b"first\n"));
         let after = Arrived::Plain(chunk(6 + text.len() as u64, b"last\n"));
@@ -624,6 +643,28 @@ mod tests {
         assert!(error.to_string().contains("PackedLogChunk"), "{error}");
         assert!(acks.try_recv().is_err());
         assert_eq!(logs.read(&key(), "output", offset, 9).unwrap(), b"");
+    }
+
+    #[test]
+    fn times_are_of_this_clock_and_old_ones_are_believed_of_a_clock_that_is_known() {
+        let now = 1_000_000_000;
+        for (read, ahead, expected) in [
+            // An hour ahead, an hour behind, right; cut off for ten minutes.
+            (now + 3_600_000 - 40, Some(3_600_000), now - 40),
+            (now - 3_600_000 - 40, Some(-3_600_000), now - 40),
+            (now - 40, Some(0), now - 40),
+            (now - 600_000 + 9, Some(9), now - 600_000),
+            // Not measured yet.
+            (now - 40, None, now - 40),
+            (now + 3_600_000, None, now),
+            (now - 600_000, None, now),
+            // Of no time at all.
+            (0, Some(5), now),
+            (u64::MAX, Some(i64::MIN), now),
+            (0, Some(i64::MAX), now),
+        ] {
+            assert_eq!(when_read(read, ahead, now), expected, "{read} {ahead:?}");
+        }
     }
 
     #[test]

@@ -77,6 +77,11 @@ impl Telemetry {
         Some(self.lock().nodes.get(node)?.newest.clone())
     }
 
+    /// How far a node's clock is ahead of this one, in milliseconds, as the node measured it last.
+    pub fn clock_ahead_ms(&self, node: &NodeId) -> Option<i64> {
+        self.latest(node)?.host.clock_offset_ms
+    }
+
     pub fn counts(&self, node: &NodeId) -> Option<Counts> {
         Some(self.lock().nodes.get(node)?.counts)
     }

@@ -137,6 +137,16 @@ impl Times {
         Some(found.ms)
     }
 
+    /// When the bytes from `from` to `to` were read: offsets, the first of them `from`, and milliseconds
+    /// since 1970. Of more than `most` records the last ones.
+    pub fn between(&self, from: u64, to: u64, most: usize) -> Vec<(u64, u64)> {
+        let end = self.first_that(|record| record.offset >= to);
+        let begin = self.first_that(|record| record.offset > from).saturating_sub(1);
+        let begin = begin.max(end.saturating_sub(most as u64));
+        let records = (begin..end).filter_map(|index| self.record(index));
+        records.map(|record| (record.offset.max(from), record.ms)).collect()
+    }
+
     /// Where the first byte is that may have been read at `since_ms` or later, in a file with `length`
     /// bytes. Without an index everything may have been.
     pub fn since(&self, since_ms: u64, length: u64) -> u64 {
