@@ -252,6 +252,47 @@ fn a_busy_port_costs_no_attempt() {
     }
 }
 
+/// The check before the start finds what no condition has said yet.
+#[test]
+fn a_node_that_is_not_fit_to_start_costs_no_attempt_and_is_left_alone_for_a_while() {
+    let mut fleet = two_workers();
+    fleet.submit("j1", &COMMAND.replace("nnodes: 2", "nnodes: 1"));
+    fleet.deliver("a");
+    let refuse = |fleet: &mut Fleet, node: &str| {
+        for phase in fleet.agents.get_mut(node).unwrap().members.values_mut() {
+            *phase = ended(EndHow::Unfit { reason: "no certain reading".to_owned() }, false);
+        }
+        fleet.report(node);
+    };
+    refuse(&mut fleet, "a");
+    let nodes = |fleet: &Fleet| fleet.core.gangs().next().unwrap().nodes();
+    assert_eq!(nodes(&fleet), ["n-b".parse().unwrap()], "the other one is tried");
+    fleet.deliver("b");
+    refuse(&mut fleet, "b");
+    fleet.settle();
+    let job = fleet.job("j1");
+    assert_eq!((job.state, job.attempts), (JobState::Pending, 0));
+    let said = "a: refused to start a gang: no certain reading; left alone for 60 s";
+    assert!(fleet.core.why(&job.id).unwrap().to_string().contains(said), "{}", job.reason);
+    fleet.live(&["a", "b"], 55);
+    assert_eq!(fleet.state("j1"), JobState::Pending, "nobody asks it again and again");
+    // A person who has looked at it need not wait.
+    fleet.maintain("b", Maintenance::Resume);
+    fleet.settle();
+    assert_eq!(
+        (fleet.state("j1"), nodes(&fleet)),
+        (JobState::Running, vec!["n-b".parse().unwrap()])
+    );
+    fleet.submit(
+        "j2",
+        &COMMAND.replace("nnodes: 2", "nnodes: 1").replace("gpus_per_node: 2", "gpus_per_node: 4"),
+    );
+    assert_eq!(fleet.state("j2"), JobState::Pending);
+    fleet.live(&["a", "b"], 10);
+    fleet.settle();
+    assert_eq!(fleet.state("j2"), JobState::Running);
+}
+
 #[test]
 fn a_job_that_waits_for_a_quarantined_block_starts_when_it_is_free_again() {
     let mut fleet = Fleet::new();

@@ -395,7 +395,7 @@ impl Core {
             node: node.id.clone(),
             name: Arc::from(node.name.as_str()),
             kind,
-            closed: closed_reason(node),
+            closed: closed_reason(node).or_else(|| self.refused_text(&node.id)),
             revoked: node.revoked,
             head_role: inventory.head_role,
             lateness: self.lateness(node),

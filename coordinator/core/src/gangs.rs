@@ -113,6 +113,11 @@ impl Core {
             return false;
         }
         let ended = !phase.holds_resources() && member.phase.holds_resources();
+        let (gang, node) = (gang.clone(), member.node.clone());
+        if ended {
+            self.note_refusal(&node, &phase, now, out);
+        }
+        let gang = &gang;
         let kept = ended && self.keeps_share(gang, &phase);
         let mut gang = Gang::clone(gang);
         if let Some(member) = gang.members.get_mut(&key.member) {

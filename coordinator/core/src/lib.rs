@@ -46,6 +46,7 @@ mod preemption;
 pub mod projects;
 mod queue;
 pub mod recovery;
+pub mod refusals;
 pub mod reputation;
 mod schedule;
 pub mod secrets;
@@ -164,6 +165,8 @@ pub struct Core {
     pub(crate) last_guest_ms: BTreeMap<JobId, u64>,
     /// Nodes that are doubted, and how much: a step of `reputation`.
     pub(crate) doubted: BTreeMap<NodeId, u8>,
+    /// Nodes that have refused to start a gang, and get none for a while.
+    refused: BTreeMap<NodeId, refusals::Refused>,
     /// Nodes that health left in use because it had taken its share of their pool.
     pub(crate) beyond_share: BTreeSet<NodeId>,
     /// Nodes that have said to this process what is wrong with them.
@@ -485,6 +488,7 @@ impl Core {
         self.expire_guests(now, out);
         self.expire_drains(now, out);
         self.expire_doubt(now, out);
+        self.expire_refusals(now);
         // A replay that nobody watches need not.
         if self.explaining {
             self.count_vacancy(now, out);

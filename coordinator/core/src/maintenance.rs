@@ -78,6 +78,9 @@ impl Core {
                 ("node.resume", "resumed", String::new())
             }
         };
+        if word == "resumed" {
+            self.forgive(&node.id);
+        }
         note(&mut node, now, word, &by, detail.clone());
         self.audit(actor, action, format!("node {}", node.name), &detail, now, out);
         let reason = [format!("by {by}"), detail].join(": ");

@@ -432,7 +432,13 @@ impl World<'_> {
             Some(Refusal::PortBusy { port: member.ports.base })
         } else if self.random.per_mille(5) && !self.is_healing {
             self.tally.note("fault: member cannot be started");
-            Some(Refusal::Impossible { reason: "no such interpreter".to_owned() })
+            Some(match self.random.per_mille(500) {
+                true => Refusal::Impossible { reason: "no such interpreter".to_owned() },
+                false => {
+                    self.tally.note("fault: node unfit to start a member");
+                    Refusal::Unfit { reason: "no certain reading within 10 s of: gpu".to_owned() }
+                }
+            })
         } else {
             None
         };

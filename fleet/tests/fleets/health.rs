@@ -63,6 +63,46 @@ async fn node_of(api: &Api, job: &str) -> anyhow::Result<String> {
     Ok(job["nodes"][0].as_str().context("a node")?.to_owned())
 }
 
+/// The driver of a node hangs: nothing that it has says that a GPU is sick, and nothing says that it is
+/// well. A gang that is sent there is not started, and loses no attempt.
+#[tokio::test]
+async fn a_node_without_certain_readings_starts_nothing_and_the_gang_loses_no_attempt() -> TestResult
+{
+    let fleet = workers(2, FleetOptions::default()).await?;
+    let api = fleet.api()?;
+    edit_gpus(&fleet, "w0", |state| format!("hang = true\n{state}"))?;
+    // Longer than a reading is believed.
+    tokio::time::sleep(Duration::from_secs(35)).await;
+    let spec = "name: both\nresources: {nnodes: 2, gpus_per_node: 2}\nretry: {max: 0}\n\
+                launcher: {type: command}\ncommand: [sleep, '600']\n";
+    let job = api.submit(spec).await?;
+    let waits = |page: &Value| {
+        page["state"] == "PENDING" && page.to_string().contains("w0: refused to start a gang")
+    };
+    let began = Instant::now();
+    let page = loop {
+        let page = api.job(&job).await?;
+        if waits(&page) {
+            break page;
+        }
+        ensure!(began.elapsed() < PATIENCE, "{page}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    println!("{}", page["reason"]);
+    ensure!(page["attempts"] == 0 && page.to_string().contains("no certain reading"), "{page}");
+    ensure!(page["history"].to_string().contains("w0 is not fit to start it"), "{page}");
+    ensure!(fleet.gang_processes().is_empty(), "something runs");
+
+    // Well again, and an operator who says so: it starts, in its first attempt.
+    edit_gpus(&fleet, "w0", |state| state.replacen("hang = true\n", "", 1))?;
+    api.post("/api/v1/nodes/w0/resume", &[], "{}").await?;
+    let page = api.wait_job(&job, &["RUNNING"], PATIENCE).await?;
+    ensure!(page["attempts"] == 1, "{page}");
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], SHORT).await?;
+    fleet.assert_clean().await
+}
+
 #[tokio::test]
 async fn an_xid_79_cordons_the_node_and_the_job_runs_elsewhere_but_a_line_that_says_so_does_nothing()
 -> TestResult {
@@ -113,7 +153,7 @@ async fn an_xid_79_cordons_the_node_and_the_job_runs_elsewhere_but_a_line_that_s
     // Why is known for certain, though nothing in a log says so, and what ran was seen before it went.
     let why = api.get(&format!("/api/v1/jobs/{job}/why?attempt=1")).await?;
     let found = &why["diagnosis"];
-    ensure!(why["outcome"] == "FAILED" && found["category"] == "gpu_hardware", "{why}");
+    ensure!(why["outcome"] == "FAILED" && found["sub_code"] == "xid", "{why}");
     ensure!(found["node"] == *first && found["certain"] == true, "{why}");
     ensure!(why["done"] == "goes on without the part that is sick", "{why}");
     let scene = api.get(&format!("/api/v1/jobs/{job}/scene?rank=0&attempt=1")).await?;
