@@ -61,6 +61,8 @@ pub struct Shown {
     slow: (u32, Vec<SlowRank>),
     /// More may come to its logs.
     follows: bool,
+    /// It has stalled, and that is told when its processes have been looked at.
+    untold: bool,
 }
 
 /// A training that goes on no more.

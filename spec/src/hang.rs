@@ -21,7 +21,7 @@ pub const DEFAULT_HANG_AFTER: Duration = Duration::from_secs(20 * 60);
 pub enum HangAction {
     #[default]
     Notify,
-    /// As the first, with what its processes do.
+    /// As the first, after another look at what its processes do, which is kept.
     Capture,
     /// As the second, and the attempt ends as failed.
     Restart,

@@ -44,9 +44,15 @@ impl fmt::Display for Place {
     }
 }
 
-/// Asks every member for its scene, and says in words what was seen. Never fails: who did not answer
-/// by then is counted.
-pub(super) async fn capture(agents: &Agents, board: &Board, gang: &Gang, until: Instant) -> String {
+/// Asks every member for its stacks, by a request that is answered with them, and says in words what was
+/// seen. Never fails: who did not answer by then is counted.
+pub(super) async fn capture(
+    agents: &Agents,
+    board: &Board,
+    gang: &Gang,
+    request: fn(MemberKey) -> AgentRequest,
+    until: Instant,
+) -> String {
     // Of what has ended the agent has kept what there is.
     let mut waiting = gang.members.iter().filter(|(_, member)| member.phase.holds_resources());
     let mut asking: JoinSet<(Place, Result<Scene, String>)> = JoinSet::new();
@@ -62,8 +68,8 @@ pub(super) async fn capture(agents: &Agents, board: &Board, gang: &Gang, until: 
             let name = found.map_or_else(|| node.to_string(), |found| found.node.name.clone());
             let place = Place { member: *id, node: name.into(), pid: 0 };
             asking.spawn(async move {
-                let request = AgentRequest::KeepScene { key, hung: true };
-                let asked = tokio::time::timeout_at(until, one(&agents, &node, &request)).await;
+                let asked =
+                    tokio::time::timeout_at(until, one(&agents, &node, &request(key))).await;
                 (place, asked.unwrap_or_else(|_| Err("no answer in time".to_owned())))
             });
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gangline_common::ids::MemberId;
 use gangline_common::time::Timestamp;
+use gangline_common::wire::request::AgentRequest;
 use gangline_training::{Gpu, Pattern, Policy, Signs, Verdict, Watch, pattern};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -68,7 +69,10 @@ pub async fn run(parts: Parts) {
         }
         for word in said {
             tracing::info!(job = %word.job, kind = ?word.kind, text = word.text, "training");
-            if word.kind == StallKind::Hung && parts.wants_capture(&word) {
+            if word.kind == StallKind::Resumed && parts.forget_untold(&word) {
+                continue;
+            }
+            if parts.wants_capture(&word) {
                 // One for each job that hangs, and those of one job come minutes apart.
                 let (this, captures) = (parts.clone(), captures.clone());
                 tokio::spawn(async move {
@@ -82,32 +86,63 @@ pub async fn run(parts: Parts) {
 }
 
 impl Parts {
+    /// Whether the gang is looked into before a word is told: with the warning, which then names who is
+    /// apart, and again before something is done about it.
     fn wants_capture(&self, word: &StallWord) -> bool {
-        let job = self.board.job(&word.job);
-        job.is_some_and(|found| found.job.request.hang.action != HangAction::Notify)
+        let action = || self.board.job(&word.job).map(|found| found.job.request.hang.action);
+        let wants = match word.kind {
+            StallKind::Stalled => true,
+            StallKind::Hung => action().is_some_and(|action| action != HangAction::Notify),
+            StallKind::Resumed | StallKind::Straggler | StallKind::StragglerOver => false,
+        };
+        if wants && word.kind == StallKind::Stalled {
+            whole(&self.trainings.kept(&word.job).shown).untold = true;
+        }
+        wants
+    }
+
+    /// Whether the stall that is over was told to nobody: then its end is not told either.
+    fn forget_untold(&self, word: &StallWord) -> bool {
+        let kept = self.trainings.kept(&word.job);
+        std::mem::replace(&mut whole(&kept.shown).untold, false)
     }
 
     /// Has the agents look into the gang first: what follows the word may be its end.
     async fn tell_with_stacks(&self, mut word: StallWord, captures: &Semaphore) {
-        let until = Instant::now() + capture::LIMIT;
+        let began = Instant::now();
+        let until = began + capture::LIMIT;
         let Some(snapshot) = self.board.job(&word.job) else { return };
         if let Some(gang) = &snapshot.gang
             && snapshot.job.cluster.is_none()
         {
+            // What is kept is how it stood when its time was over.
+            let request = match word.kind {
+                StallKind::Hung => |key| AgentRequest::KeepScene { key, hung: true },
+                _ => |key| AgentRequest::Stacks { key },
+            };
             let seen = match turn(captures, until).await {
-                Some(_turn) => capture::capture(&self.agents, &self.board, gang, until).await,
+                Some(_turn) => {
+                    capture::capture(&self.agents, &self.board, gang, request, until).await
+                }
                 None => "no stacks: too many others hang".to_owned(),
             };
             tracing::info!(job = %word.job, seen, "training");
             word.text = format!("{}; {seen}", word.text);
         }
-        // It may have gone on meanwhile: then that was said, and nothing is done about it.
+        word.for_ms += u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // It may have gone on meanwhile: then nothing is done about it.
         let kept = self.trainings.kept(&word.job);
-        match &mut whole(&kept.shown).stalled {
-            Some((attempt, stalled)) if *attempt == word.attempt => {
-                stalled.said = word.text.as_str().into();
+        {
+            let mut shown = whole(&kept.shown);
+            if word.kind == StallKind::Stalled && !std::mem::replace(&mut shown.untold, false) {
+                return;
             }
-            Some(_) | None => return,
+            match &mut shown.stalled {
+                Some((attempt, stalled)) if *attempt == word.attempt => {
+                    stalled.said = word.text.as_str().into();
+                }
+                Some(_) | None => return,
+            }
         }
         // Without a driver there is nobody who waits for it.
         let _ = self.driver.tell(Event::Stall(word)).await;

@@ -157,15 +157,16 @@ async fn the_rank_that_stands_elsewhere_is_named() -> TestResult {
     fleet.assert_clean().await
 }
 
-/// When its time for that has come the agents have looked, who is apart is named, and it is kept.
+/// The agents have looked, who is apart is named, and when its time for that has come it is kept.
 async fn it_hangs_and_is_captured(fleet: &Fleet, job: &str) -> TestResult {
     let api = fleet.api()?;
     let end = Instant::now() + SHORT;
     let how = loop {
         let view = api.get(&format!("/api/v1/jobs/{job}")).await?;
         let how = view["stalled_how"].as_str().unwrap_or_default();
-        // It is told of when it was seen.
-        if how.contains("stacks: ") && view["history"].to_string().contains("stacks: ") {
+        // It is told of when it was seen: with the warning, and when its time was over.
+        let told = view["history"].to_string().matches("stacks: ").count();
+        if how.contains("stacks: ") && told >= 2 {
             break how.to_owned();
         }
         anyhow::ensure!(Instant::now() < end, "{view}");
@@ -177,7 +178,10 @@ async fn it_hangs_and_is_captured(fleet: &Fleet, job: &str) -> TestResult {
     let why = gangline(fleet, &["why", job])?;
     assert!(why.contains("Stalled     no line for ") && why.contains("in lonely ("), "{why}");
     let events = api.get(&format!("/api/v1/events?object=job%20{job}")).await?.to_string();
-    assert!(events.contains("job.hung") && events.contains("rank 2 on w2 (pid "), "{events}");
+    // The warning before it had named who is apart as well.
+    let (stalled, hung) = (events.find("job.stalled"), events.find("job.hung"));
+    assert!(stalled.is_some() && hung.is_some(), "{events}");
+    assert!(events.matches("rank 2 on w2 (pid ").count() >= 2, "{events}");
     let path = format!("/api/v1/jobs/{job}/scene?rank=2&hung=true");
     let kept = loop {
         match api.get(&path).await {
