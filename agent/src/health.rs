@@ -24,6 +24,7 @@ use crate::collectors::NewestReadings;
 use crate::collectors::accelerator::{GpuIdentity, XidEvent};
 use crate::durable::replace_file;
 use crate::holders::Holders;
+use crate::inventory::Nvml;
 
 /// File in the state directory with what must survive a restart of the agent.
 const FILE: &str = "health.json";
@@ -41,6 +42,8 @@ pub struct Sources {
     pub xids: Option<mpsc::Receiver<XidEvent>>,
     /// GPUs in the inventory.
     pub visible: watch::Receiver<BTreeSet<GpuId>>,
+    /// NVML as it was opened.
+    pub nvml: Nvml,
     /// Where they are on the bus.
     pub identities: Vec<GpuIdentity>,
     pub holders: watch::Receiver<Holders>,
@@ -118,6 +121,9 @@ impl Watch {
 
     /// Runs until it is dropped.
     pub async fn run(mut self, mut sources: Sources) {
+        if let Err(problem) = sources.nvml.as_ref() {
+            self.translator.learn_problem(problem);
+        }
         for gpu in &sources.identities {
             if let Some(address) = &gpu.pci_bus_id {
                 self.translator.learn_address(address, GpuId(gpu.uuid.clone()));
@@ -156,9 +162,7 @@ impl Watch {
         let mut state = lock(&self.state);
         state.registered.add(&visible);
         if let Some(rdma) = &readings.rdma.value {
-            let ports: usize = rdma.devices.iter().map(|device| device.ports.len()).sum();
-            let ports = u32::try_from(ports).unwrap_or(u32::MAX);
-            state.registered.ports = state.registered.ports.max(ports);
+            state.registered.add_ports(rdma);
         }
         state.has_shared_root = readings.shared.is_some();
         state.began = true;
@@ -189,6 +193,7 @@ impl Watch {
                     state.registered.gpus = visible.iter().map(|gpu| gpu.0.clone()).collect();
                 }
                 Rule::PortCount => state.registered.ports = 0,
+                Rule::PortState => state.registered.rates.clear(),
                 _ => {}
             }
         }

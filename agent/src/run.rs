@@ -180,7 +180,15 @@ async fn judge(
         None => Vec::new(),
     };
     let xids = accelerator.and_then(Accelerator::events);
-    let sources = health::Sources { readings, xids, visible, identities, holders, cleared };
+    let sources = health::Sources {
+        readings,
+        xids,
+        visible,
+        nvml: nvml.clone(),
+        identities,
+        holders,
+        cleared,
+    };
     health.run(sources).await;
 }
 

@@ -213,10 +213,13 @@ async fn a_broken_file_is_a_broken_driver_until_it_is_repaired() {
         return;
     };
     let refused = scene.open(DEFAULT_TIMEOUT).map(|_| ());
-    assert!(matches!(refused, Err(NvmlError::Init(_))), "no state file: {refused:?}");
+    assert!(matches!(refused, Err(NvmlError::NoDriver)), "no state file: {refused:?}");
     scene.write("[[gpu]\n");
     let refused = scene.open(DEFAULT_TIMEOUT).map(|_| ());
-    assert!(matches!(refused, Err(NvmlError::Init(_))), "broken: {refused:?}");
+    assert!(matches!(refused, Err(NvmlError::NoDriver)), "broken: {refused:?}");
+    scene.write("version_mismatch = true\n");
+    let refused = scene.open(DEFAULT_TIMEOUT).map(|_| ());
+    assert!(matches!(refused, Err(NvmlError::VersionMismatch)), "{refused:?}");
 
     scene.write(&gpu(A, "temperature_c = 40"));
     let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");

@@ -12,10 +12,12 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST as GPU_IS_LOST,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES,
     nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT as INVALID_ARGUMENT,
+    nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH as VERSION_MISMATCH,
     nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND,
     nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED as RESET_REQUIRED,
     nvmlReturn_enum_NVML_ERROR_TIMEOUT as TIMEOUT,
-    nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED, nvmlReturn_t,
+    nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED,
+    nvmlReturn_enum_NVML_ERROR_UNKNOWN as UNKNOWN, nvmlReturn_t,
 };
 
 use crate::state::{Gpu, STATE_FILE_VARIABLE, Source, State};
@@ -72,6 +74,9 @@ impl Sim {
     fn refresh(&mut self, path: Option<&Path>) -> Result<&State, nvmlReturn_t> {
         let path = path.ok_or(DRIVER_NOT_LOADED)?;
         let state = self.source.current(path).map_err(|_broken| DRIVER_NOT_LOADED)?;
+        if state.version_mismatch {
+            return Err(VERSION_MISMATCH);
+        }
         for gpu in &state.gpus {
             if !self.known.contains(&gpu.uuid) {
                 self.known.push(gpu.uuid.clone());
@@ -142,7 +147,7 @@ fn state_file() -> Option<PathBuf> {
 /// `nvmlInit`: counts one more user, once the state file can be read and does not hang.
 ///
 /// # Errors
-/// `DRIVER_NOT_LOADED` when there is no usable state file.
+/// `DRIVER_NOT_LOADED` when there is no usable state file, `LIB_RM_VERSION_MISMATCH` when that says so.
 pub fn initialise() -> Result<(), nvmlReturn_t> {
     let path = state_file();
     while !lock().initialise(path.as_deref())? {
@@ -185,7 +190,7 @@ pub fn view<T>(
 ///
 /// # Errors
 /// As [`view`], `INVALID_ARGUMENT` for an index never shown, `GPU_IS_LOST` for a GPU that is marked as lost or
-/// no longer in the file, `RESET_REQUIRED` for one that is marked so.
+/// no longer in the file, `RESET_REQUIRED` and `UNKNOWN` for one that is marked so.
 pub fn view_gpu<T>(
     index: usize,
     read: impl FnOnce(usize, &Gpu) -> Result<T, nvmlReturn_t>,
@@ -199,6 +204,9 @@ pub fn view_gpu<T>(
         }
         if gpu.reset_required {
             return Err(RESET_REQUIRED);
+        }
+        if gpu.broken {
+            return Err(UNKNOWN);
         }
         read(position, gpu)
     })

@@ -37,6 +37,9 @@ pub struct State {
     /// Every call blocks for as long as this is true.
     #[serde(default)]
     pub hang: bool,
+    /// The library answers that the driver is of another version.
+    #[serde(default)]
+    pub version_mismatch: bool,
     #[serde(default, rename = "gpu")]
     pub gpus: Vec<Gpu>,
 }
@@ -69,6 +72,9 @@ pub struct Gpu {
     /// Every call on this GPU answers that it needs a reset.
     #[serde(default)]
     pub reset_required: bool,
+    /// Every call on this GPU fails in a way that the library has no name for.
+    #[serde(default)]
+    pub broken: bool,
     /// Every call on this GPU blocks for as long as this is true.
     #[serde(default)]
     pub hang: bool,

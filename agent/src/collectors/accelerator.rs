@@ -67,6 +67,8 @@ pub struct GpuSample {
     pub lost: bool,
     /// NVML says that nothing works before a reset of the GPU.
     pub reset_required: bool,
+    /// What NVML says when it gives no handle of the GPU for another reason.
+    pub problem: Option<String>,
     /// Share of time with a kernel running, in percent.
     pub utilization_pct: Option<f32>,
     /// Share of time in which device memory was read or written, in percent.

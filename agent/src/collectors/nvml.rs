@@ -63,6 +63,12 @@ pub enum NvmlError {
     /// The library is there and the driver does not work.
     #[error("NVML does not start: {0}")]
     Init(String),
+    /// The library is there and no driver is, as in an image of CUDA on a node without GPUs.
+    #[error("NVML does not start: the driver is not loaded")]
+    NoDriver,
+    /// The driver was exchanged under the library, or the other way round.
+    #[error("NVML does not start: driver and library are of different versions")]
+    VersionMismatch,
     /// A call failed as a whole. The failure of one reading is `None` in the sample instead.
     #[error("{call}: {reason}")]
     Call {
@@ -130,7 +136,8 @@ impl NvmlCollector {
     /// the time-out of every later request.
     ///
     /// # Errors
-    /// [`NvmlError::Library`], also for a `library` that was named and does not exist; [`NvmlError::Init`];
+    /// [`NvmlError::Library`], also for a `library` that was named and does not exist; [`NvmlError::Init`],
+    /// [`NvmlError::NoDriver`] and [`NvmlError::VersionMismatch`];
     /// [`NvmlError::TimedOut`]; [`NvmlError::Stopped`].
     pub fn open(library: Option<PathBuf>, timeout: Duration) -> Result<Option<Self>, NvmlError> {
         let (requests, queue) = sync_channel(QUEUE);

@@ -15,7 +15,8 @@ use crate::collectors::Readings;
 use crate::collectors::accelerator::{self, FabricState, GpuSample, Owner, XidEvent};
 use crate::collectors::host::HostSample;
 use crate::collectors::kernel::{self, KernelReading};
-use crate::collectors::rdma::RdmaReading;
+use crate::collectors::nvml::NvmlError;
+use crate::collectors::rdma::{self, RdmaDevice, RdmaReading};
 use crate::collectors::shared::{CanaryOutcome, SharedReading};
 use crate::collectors::slot::{self, Latest, Status};
 use crate::collectors::storage::{Room, StorageReading};
@@ -31,6 +32,8 @@ const LOAD_PCT: f32 = 20.0;
 pub struct Registered {
     pub gpus: BTreeSet<String>,
     pub ports: u32,
+    /// The highest rate that each port ever had, in bytes per second: `mlx5_0/1`.
+    pub rates: BTreeMap<String, u64>,
 }
 
 impl Registered {
@@ -43,6 +46,45 @@ impl Registered {
         }
         self.gpus.extend(visible.iter().map(|gpu| gpu.0.clone()));
     }
+
+    /// The ports that are there, and how fast they are.
+    pub fn add_ports(&mut self, rdma: &RdmaReading) {
+        let ports: usize = rdma.devices.iter().map(|device| device.ports.len()).sum();
+        self.ports = self.ports.max(u32::try_from(ports).unwrap_or(u32::MAX));
+        for (device, port) in all_ports(rdma) {
+            let Some(rate) = port.rate_bytes_per_s.filter(|_| is_up(port)) else { continue };
+            let known = self.rates.entry(port_name(&device.name, port.number)).or_default();
+            *known = rate.max(*known);
+        }
+    }
+
+    /// What a port can do, in bytes per second: what it ever did, and what most others of its kind did.
+    fn full_rate(&self, rdma: &RdmaReading, device: &RdmaDevice, port: u32) -> Option<u64> {
+        let known = |device: &RdmaDevice, port: u32| {
+            self.rates.get(&port_name(&device.name, port)).copied()
+        };
+        let kind = device.board_id.as_ref();
+        let of_kind = |(other, port): (&RdmaDevice, &rdma::Port)| {
+            let same = kind.is_some() && other.board_id.as_ref() == kind;
+            same.then(|| known(other, port.number)).flatten()
+        };
+        let mut of_kind: Vec<u64> = all_ports(rdma).filter_map(of_kind).collect();
+        of_kind.sort_unstable_by(|a, b| b.cmp(a));
+        known(device, port).max(of_kind.get(of_kind.len() / 2).copied())
+    }
+}
+
+fn port_name(device: &str, port: u32) -> String {
+    format!("{device}/{port}")
+}
+
+fn all_ports(rdma: &RdmaReading) -> impl Iterator<Item = (&RdmaDevice, &rdma::Port)> {
+    rdma.devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)))
+}
+
+/// The rate of a port that is down is none.
+fn is_up(port: &rdma::Port) -> bool {
+    port.state.as_ref().is_some_and(|state| PortState::from_sysfs(&state.name) == PortState::Active)
 }
 
 /// How the kernel begins its line when a cgroup's limit, not the host's memory, was reached.
@@ -59,6 +101,8 @@ pub struct Translator {
     /// PCI address to GPU, for lines of the kernel.
     addresses: BTreeMap<String, GpuId>,
     blind_said: bool,
+    /// Why NVML could not be used when the agent began, on a node that has it.
+    library: Option<Handle>,
 }
 
 impl Translator {
@@ -160,9 +204,9 @@ impl Translator {
     ) {
         let known: BTreeSet<GpuId> = registered.gpus.iter().cloned().map(GpuId).collect();
         let Some(latest) = &readings.gpus else {
-            // No library: right for a node that never had a GPU.
-            let library = (!known.is_empty())
-                .then(|| Handle::Error("the NVML library is gone or does not start".to_owned()));
+            // Neither library nor driver: right for a node that never had a GPU.
+            let gone = || Handle::Error("the NVML library is gone or does not start".to_owned());
+            let library = self.library.clone().or_else(|| (!known.is_empty()).then(gone));
             let present = Some(BTreeSet::new());
             out.push(Reading::GpuSet(GpuSet { registered: known, present, library }));
             return;
@@ -179,6 +223,15 @@ impl Translator {
         for gpu in gpus {
             out.push(Reading::Gpu(Box::new(self::gpu(gpu, holders))));
         }
+    }
+
+    /// NVML could not be used when the agent began.
+    pub fn learn_problem(&mut self, problem: &NvmlError) {
+        self.library = match problem {
+            NvmlError::NoDriver => None,
+            NvmlError::VersionMismatch => Some(Handle::DriverMismatch),
+            other => Some(Handle::Error(other.to_string())),
+        };
     }
 
     /// PCI addresses as NVML writes them, for lines of the kernel's log.
@@ -291,9 +344,10 @@ fn gpu(sample: &GpuSample, holders: &Holders) -> Gpu {
     let ecc = &sample.ecc.volatile;
     let split = ecc.sram_uncorrected.is_some() || ecc.dram_uncorrected.is_some();
     Gpu {
-        handle: Some(match (sample.lost, sample.reset_required) {
-            (true, _) => Handle::Lost,
-            (_, true) => Handle::ResetRequired,
+        handle: Some(match (sample.lost, sample.reset_required, &sample.problem) {
+            (true, _, _) => Handle::Lost,
+            (_, true, _) => Handle::ResetRequired,
+            (_, _, Some(problem)) => Handle::Error(problem.clone()),
             _ => Handle::Good,
         }),
         ecc_sram_uncorrected: ecc.sram_uncorrected,
@@ -357,11 +411,6 @@ fn link(link: &accelerator::Link) -> Nvlink {
 }
 
 fn ports(rdma: &RdmaReading, registered: &Registered, in_use: bool, out: &mut Vec<Reading>) {
-    let all = || {
-        rdma.devices
-            .iter()
-            .flat_map(|device| device.ports.iter().map(move |port| (device.name.clone(), port)))
-    };
     let characters = |prefix: &str| {
         let names = rdma.character_devices.as_ref()?;
         let count = names.iter().filter(|name| name.starts_with(prefix)).count();
@@ -370,24 +419,28 @@ fn ports(rdma: &RdmaReading, registered: &Registered, in_use: bool, out: &mut Ve
     // A device that cannot be read is not gone.
     let whole = rdma.left_out == 0 && rdma.devices.iter().all(|device| device.problem.is_none());
     out.push(Reading::Ports(Ports {
-        present: whole.then(|| all().map(|(device, port)| (device, port.number)).collect()),
+        present: whole.then(|| {
+            all_ports(rdma).map(|(device, port)| (device.name.clone(), port.number)).collect()
+        }),
         registered: Some(registered.ports),
         uverbs: characters("uverbs"),
         umad: characters("umad"),
     }));
-    for (device, port) in all() {
+    let gbps = |rate: u64| rate as f64 * 8.0 / 1e9;
+    for (device, port) in all_ports(rdma) {
         let counters = port.counters.iter().filter_map(|(name, counter)| {
             Some((gangline_health::reading::Counter::from_file(name)?, counter.grown))
         });
         out.push(Reading::Port(Box::new(Port {
-            device,
+            device: device.name.clone(),
             port: port.number,
             state: port.state.as_ref().map(|state| PortState::from_sysfs(&state.name)),
             physical: port
                 .physical_state
                 .as_ref()
                 .map(|state| PhysicalState::from_sysfs(&state.name)),
-            rate_gbps: port.rate_bytes_per_s.map(|rate| rate as f64 * 8.0 / 1e9),
+            rate_gbps: port.rate_bytes_per_s.map(gbps),
+            expected_rate_gbps: registered.full_rate(rdma, device, port.number).map(gbps),
             in_use: Some(in_use),
             counters: counters.collect(),
             unreadable: port.unreadable.clone(),

@@ -78,6 +78,7 @@ impl Node {
             readings: readings_receiver,
             xids: Some(xid_receiver),
             visible: visible_receiver,
+            nvml: Arc::new(Ok(None)),
             identities: Vec::new(),
             holders: holders_receiver,
             cleared: cleared_receiver,

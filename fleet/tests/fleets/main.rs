@@ -28,6 +28,7 @@ mod restore;
 mod scenes;
 mod scheduling;
 mod secrets;
+mod sick_parts;
 mod soak;
 mod soak_faults;
 mod support;

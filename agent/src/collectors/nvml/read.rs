@@ -53,9 +53,11 @@ pub(super) fn sample<'nvml>(
     memory: &mut Memory<'nvml>,
 ) -> GpuSample {
     let mut reader = Reader { lost: false, reset_required: false };
-    let sample = match reader.take(nvml.device_by_index(index)) {
+    let handle = nvml.device_by_index(index);
+    let problem = handle.as_ref().err().map(ToString::to_string);
+    let sample = match reader.take(handle) {
         Some(device) => reader.sample(nvml, &device, uuid, memory),
-        None => GpuSample::default(),
+        None => GpuSample { problem, ..GpuSample::default() },
     };
     if reader.lost {
         // What is left of it is of before.

@@ -105,6 +105,8 @@ fn open(library: &OsStr) -> Result<Option<Nvml>, NvmlError> {
             library: library.to_string_lossy().into_owned(),
             reason: error.to_string(),
         }),
+        Err(WrapperError::DriverNotLoaded) => Err(NvmlError::NoDriver),
+        Err(WrapperError::LibRmVersionMismatch) => Err(NvmlError::VersionMismatch),
         Err(error) => Err(NvmlError::Init(error.to_string())),
     }
 }
