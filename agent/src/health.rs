@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gangline_common::ids::GpuId;
+use gangline_common::ids::{GangId, GpuId};
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{self, HealthCleared, HealthLevel, NodeHealth};
 use gangline_health::{
-    Blind, Component, Condition, Config, Engine, Level, Rule, Saved, blind_lines,
+    Blind, Component, Condition, Config, Engine, Level, Reading, Rule, Saved, blind_lines,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -47,6 +47,8 @@ pub struct Sources {
     /// Where they are on the bus.
     pub identities: Vec<GpuIdentity>,
     pub holders: watch::Receiver<Holders>,
+    /// The gang here whose NCCL has lost its network last.
+    pub nccl: watch::Receiver<Option<GangId>>,
     /// What operators have ended.
     pub cleared: watch::Receiver<HealthCleared>,
 }
@@ -140,6 +142,13 @@ impl Watch {
                 event = next(&mut sources.xids) => {
                     let reading = Translator::xid(&event, &sources.holders.borrow());
                     if let Some(reading) = reading {
+                        lock(&self.state).engine.observe(&reading, Timestamp::now());
+                    }
+                }
+                Ok(()) = sources.nccl.changed() => {
+                    let gang = sources.nccl.borrow_and_update().clone();
+                    if let Some(gang) = gang {
+                        let reading = Reading::NcclError(gang);
                         lock(&self.state).engine.observe(&reading, Timestamp::now());
                     }
                 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gangline_common::ids::GangId;
 use gangline_common::join_token::JoinToken;
 use gangline_common::random;
 use gangline_common::wire::v1::HealthCleared;
@@ -171,6 +172,7 @@ async fn judge(
     readings: NewestReadings,
     visible: telemetry::Visible,
     holders: watch::Receiver<Holders>,
+    nccl: watch::Receiver<Option<GangId>>,
     cleared: watch::Receiver<HealthCleared>,
 ) {
     let accelerator = opened(&nvml).map(|nvml| nvml as &dyn Accelerator);
@@ -187,6 +189,7 @@ async fn judge(
         nvml: nvml.clone(),
         identities,
         holders,
+        nccl,
         cleared,
     };
     health.run(sources).await;
@@ -312,7 +315,16 @@ impl Agent {
 
         let (held, inventory) = (holders_receiver.clone(), survey.inventory.clone());
         let page = NodePage::new(readings.clone(), inventory, held, config.metrics);
-        others.spawn(judge(health, nvml, readings, visible, holders_receiver, cleared_receiver));
+        let nccl = tails.nccl.subscribe();
+        others.spawn(judge(
+            health,
+            nvml,
+            readings,
+            visible,
+            holders_receiver,
+            nccl,
+            cleared_receiver,
+        ));
         let ending = CancellationToken::new();
         let instance = format!("{:016x}", random::number()?);
         let channels = link::Channels {

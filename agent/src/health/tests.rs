@@ -81,6 +81,7 @@ impl Node {
             nvml: Arc::new(Ok(None)),
             identities: Vec::new(),
             holders: holders_receiver,
+            nccl: watch::channel(None).1,
             cleared: cleared_receiver,
         };
         Node {

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::files::{self, Files, FilesScope};
 use super::follow::{Bytes, Entry, Follower, News, Seen, mark};
+use super::nccl::NcclErrors;
 use super::place::Place;
 use super::remote::Looked;
 
@@ -93,11 +94,16 @@ pub struct Scope {
 pub struct Tails {
     members: Arc<Mutex<BTreeMap<MemberKey, Arc<MemberTail>>>>,
     changed: watch::Sender<()>,
+    pub nccl: NcclErrors,
 }
 
 impl Default for Tails {
     fn default() -> Self {
-        Tails { members: Arc::default(), changed: watch::channel(()).0 }
+        Tails {
+            members: Arc::default(),
+            changed: watch::channel(()).0,
+            nccl: NcclErrors::default(),
+        }
     }
 }
 

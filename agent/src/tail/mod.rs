@@ -9,6 +9,7 @@ pub mod follow;
 #[cfg(test)]
 mod follow_tests;
 pub mod member;
+pub mod nccl;
 pub mod place;
 pub mod remote;
 pub mod ship;

@@ -345,6 +345,7 @@ impl Shipper {
         let read_ms = Timestamp::now().wall_ms;
         let chunk = LogChunk { key: key.clone(), file, offset, bytes, read_ms };
         if count < LEAST_PACKED as u64 {
+            self.tails.nccl.look(&chunk.key.gang, &chunk.bytes);
             stream.send(&chunk.to_frame()?).await?;
             return Ok(Shipped::Bytes(count));
         }
@@ -374,7 +375,7 @@ impl Shipper {
         chunk: LogChunk,
         ahead: Option<(PathBuf, u64)>,
     ) -> Result<u64, TransportError> {
-        let (pack, packer) = (self.pack, self.packer.take());
+        let (pack, packer, nccl) = (self.pack, self.packer.take(), self.tails.nccl.clone());
         let first = chunk.bytes.len() as u64;
         let (frames, mut ready) = mpsc::channel(AHEAD);
         // One thread reads and packs while this task sends; it ends when nobody takes its frames.
@@ -386,6 +387,7 @@ impl Shipper {
             let mut next = Some(chunk);
             let (mut left, mut turns) = (ahead, TURN);
             while let Some(chunk) = next.take() {
+                nccl.look(&chunk.key.gang, &chunk.bytes);
                 let LogChunk { key, file, .. } = &chunk;
                 let (key, file) = (key.clone(), file.clone());
                 let (offset, count) = (chunk.offset, chunk.bytes.len() as u64);

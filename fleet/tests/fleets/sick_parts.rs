@@ -105,6 +105,19 @@ fn make_port(sys: &Path, device: &str) -> TestResult {
     Ok(())
 }
 
+/// An agent whose node has RDMA ports; returns the directory that it takes for `/sys`.
+async fn node_with_ports(fleet: &mut Fleet, name: &str, ports: u32) -> anyhow::Result<PathBuf> {
+    let sys = fleet.path("sys");
+    for device in 0..ports {
+        make_port(&sys, &format!("mlx5_{device}"))?;
+    }
+    let config = fleet.path("agent.toml");
+    std::fs::write(&config, format!("sys_root = {sys:?}\n"))?;
+    let extra = vec!["--config".to_owned(), config.display().to_string()];
+    fleet.add_agent(AgentOptions { extra, ..AgentOptions::worker(name, 0) }).await?;
+    Ok(sys)
+}
+
 fn rules_of(page: &Value) -> Vec<&str> {
     let conditions = page["conditions"].as_array().into_iter().flatten();
     conditions.filter_map(|condition| condition["rule"].as_str()).collect()
@@ -114,14 +127,7 @@ fn rules_of(page: &Value) -> Vec<&str> {
 async fn every_kind_of_sick_part_becomes_its_condition() -> TestResult {
     let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
     fleet.add_agent(AgentOptions::worker("w0", GPUS.len() as u32)).await?;
-    let sys = fleet.path("sys");
-    for device in 0..6 {
-        make_port(&sys, &format!("mlx5_{device}"))?;
-    }
-    let config = fleet.path("w1.toml");
-    std::fs::write(&config, format!("sys_root = {sys:?}\n"))?;
-    let extra = vec!["--config".to_owned(), config.display().to_string()];
-    fleet.add_agent(AgentOptions { extra, ..AgentOptions::worker("w1", 0) }).await?;
+    let sys = node_with_ports(&mut fleet, "w1", 6).await?;
     let api = fleet.api()?;
 
     let plain = std::fs::read_to_string(fleet.gpu_file("w0"))?;
@@ -204,5 +210,34 @@ async fn a_library_of_another_version_than_the_driver_is_said_at_the_start() -> 
     until_all(&api, "w0", &[("gpu-library", "node", "fatal", "driver and library")]).await?;
     let page = api.get("/api/v1/nodes/w0").await?;
     ensure!(page["cordon"]["by"] == "health", "{page}");
+    fleet.assert_clean().await
+}
+
+/// A link that goes down while NCCL of a gang there loses its network keeps new gangs away; the same line
+/// without it says nothing of the node.
+#[tokio::test]
+async fn a_link_that_is_lost_under_a_gang_keeps_others_away() -> TestResult {
+    let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    let sys = node_with_ports(&mut fleet, "w0", 2).await?;
+    let api = fleet.api()?;
+    let spec = "name: train\nlauncher: {type: command}\nresources: {cpus_per_node: 1}\nrun: |\n  \
+                echo 'w0:7:9 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with \
+                status=12 opcode=0 len=0 vendor err 129'\n  sleep 600\n";
+    let job = api.submit(spec).await?;
+    let began = Instant::now();
+    while !api.logs(&job, "").await?.contains("Got completion") {
+        ensure!(began.elapsed() < PATIENCE, "the line never came");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let calm = api.get("/api/v1/nodes/w0").await?;
+    ensure!(!rules_of(&calm).iter().any(|rule| rule.starts_with("port")), "{calm}");
+    let file = sys.join("class/infiniband/mlx5_1/ports/1/counters/link_downed");
+    std::fs::write(file, "2\n")?;
+    until_all(&api, "w0", &[("port-lost-in-gang", "mlx5_1/1", "no-new-jobs", "")]).await?;
+    let page = api.get("/api/v1/nodes/w0").await?;
+    ensure!(page["state"] == "unfit", "{page}");
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], PATIENCE).await?;
     fleet.assert_clean().await
 }
