@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// What is done to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
+    /// The process that a member consists of: `ray start` of rank 1.
+    MemberKilled,
     RayletKilled,
     WorkerKilled,
     HeadKilled,
@@ -54,7 +56,8 @@ pub struct Recovered {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 11] = [
+    pub const ALL: [Fault; 12] = [
+        Fault::MemberKilled,
         Fault::RayletKilled,
         Fault::WorkerKilled,
         Fault::HeadKilled,
@@ -70,6 +73,7 @@ impl Fault {
 
     pub fn name(self) -> &'static str {
         match self {
+            Fault::MemberKilled => "member process killed",
             Fault::RayletKilled => "raylet killed",
             Fault::WorkerKilled => "worker process killed",
             Fault::HeadKilled => "Ray head killed",
@@ -92,12 +96,26 @@ impl Fault {
         )
     }
 
+    /// A process or a GPU of it dies: that is seen at once, and nothing has to be waited for.
+    pub fn is_death(self) -> bool {
+        matches!(
+            self,
+            Fault::MemberKilled
+                | Fault::RayletKilled
+                | Fault::WorkerKilled
+                | Fault::HeadKilled
+                | Fault::Xid
+        )
+    }
+
     /// The category that the cause belongs to.
     pub fn category(self) -> &'static str {
         match self {
-            Fault::RayletKilled | Fault::WorkerKilled | Fault::HeadKilled | Fault::NodeLost => {
-                "ray_runtime"
-            }
+            Fault::MemberKilled
+            | Fault::RayletKilled
+            | Fault::WorkerKilled
+            | Fault::HeadKilled
+            | Fault::NodeLost => "ray_runtime",
             Fault::Xid => "gpu_hardware",
             Fault::Hang => "collective_hang",
             Fault::FullDisk => "storage",
@@ -130,6 +148,7 @@ impl Fault {
         let job = page["id"].as_str().context("id")?;
         let rank = rank.to_string();
         match self {
+            Fault::MemberKilled => signal(job, RAY_START, &rank, Signal::KILL),
             Fault::RayletKilled => signal(job, "/raylet/raylet", &rank, Signal::KILL),
             Fault::WorkerKilled => signal(job, ACTOR, &rank, Signal::KILL),
             Fault::HeadKilled => signal(job, "gcs_server", "head", Signal::KILL),
@@ -146,6 +165,8 @@ impl Fault {
     }
 }
 
+/// The process that the shim of a member of a Ray gang starts.
+const RAY_START: &str = "ray start ";
 /// The process of a rank that trains.
 const ACTOR: &str = "ray::RolloutActor";
 /// Takes memory on rank 1 until it is killed.

@@ -9,6 +9,7 @@ pub mod history;
 mod logs;
 mod node;
 mod processes;
+pub mod ras;
 mod stacks;
 
 use std::fmt;
@@ -139,6 +140,11 @@ fn readings(subject: &Subject, redactor: &Arc<Redactor>) -> Vec<(&'static str, T
     if let Some(prefix) = dumps::prefix(&subject.environment) {
         let redactor = Arc::clone(redactor);
         parts.push(("nccl dumps", Box::new(move || dumps::read(&prefix, &redactor))));
+    }
+    if subject.shim.is_some()
+        && let Some(stream) = ras::connect(&subject.environment)
+    {
+        parts.push(("nccl ras", Box::new(move || ras::ask(stream))));
     }
     parts
 }

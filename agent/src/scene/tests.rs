@@ -129,3 +129,38 @@ fn scenes_have_bounds() {
     assert_eq!(scene.parts[19].text, "");
     assert!(!json.contains(&0x1b));
 }
+
+#[test]
+fn nccl_is_asked_where_the_environment_says_it_answers() {
+    use std::io::{BufRead, BufReader, Write};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        let asked = [lines.next().unwrap().unwrap(), lines.next().unwrap().unwrap()];
+        stream
+            .write_all(format!("OK\nJob summary: rank 3 is missing {CANARY}\n").as_bytes())
+            .unwrap();
+        asked
+    });
+    let variable = |value: &str| vec![(ras::VARIABLE.to_owned(), value.to_owned())];
+    let (shell, root) = family();
+    let subject = Subject {
+        shim: Some(root),
+        environment: variable(&address),
+        secrets: vec![CANARY.to_owned()],
+        ..Subject::default()
+    };
+    let scene = take(&subject).unwrap();
+    assert_eq!(answering.join().unwrap(), ["timeout 1", "verbose status"]);
+    let part = scene.parts.iter().find(|part| part.name == "nccl ras").unwrap();
+    let said = "OK\nJob summary: rank 3 is missing [secret]\n";
+    assert_eq!((part.ok, part.text.as_str()), (true, said));
+    // Nobody listens there any more; and nobody else's machine is asked.
+    assert!(take(&subject).unwrap().parts.iter().all(|part| part.name != "nccl ras"));
+    for other in ["192.0.2.1:28028", "localhost", ""] {
+        assert!(ras::connect(&variable(other)).is_none(), "{other}");
+    }
+    end(shell, root);
+}

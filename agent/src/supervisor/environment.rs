@@ -8,6 +8,7 @@ use gangline_common::wire::v1::{Argument, Assignment, Launcher, MemberAssignment
 
 use super::ports::{self, FixedPort};
 use super::{MemberPlan, SupervisorConfig};
+use crate::scene::ras;
 use crate::{code, network};
 
 pub type Environment = BTreeMap<String, String>;
@@ -140,6 +141,13 @@ fn of_ports(config: &SupervisorConfig) -> Environment {
     rdma.map(|rdma| network::variables(&rdma, &config.rdma_exclude)).unwrap_or_default()
 }
 
+/// Where NCCL of this member answers questions: gangs that share a node must not share its own default.
+fn of_ras(plan: &MemberPlan) -> Environment {
+    let port = ports::fixed(plan.member.ports, FixedPort::NcclRas);
+    let pair = |port| (ras::VARIABLE.to_owned(), format!("localhost:{port}"));
+    port.map(pair).into_iter().collect()
+}
+
 /// An image (or a job) that says it otherwise knows better.
 fn add_missing(env: &mut Environment, found: Environment) {
     for (name, value) in found {
@@ -177,6 +185,7 @@ pub fn command_rank(
     env.extend(of_job(assignment));
     env.extend(of_member(plan, config));
     add_missing(&mut env, of_ports(config));
+    add_missing(&mut env, of_ras(plan));
     env.extend(facts_of_rank(plan));
     env.insert("NNODES".to_owned(), assignment.nnodes.to_string());
     // One process is started per node; a launcher such as torchrun multiplies it by itself.
@@ -211,6 +220,7 @@ pub fn ray_start(
     prefer_python(&mut env, &config.python);
     env.extend(of_member(plan, config));
     add_missing(&mut env, of_ports(config));
+    add_missing(&mut env, of_ras(plan));
     let grace_s = grace_s(&plan.assignment);
     let defaults = [
         ("RAY_DEDUP_LOGS", "0"),
@@ -316,6 +326,7 @@ mod tests {
             ("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b"),
             ("GLOO_SOCKET_IFNAME", "eth0"),
             ("NCCL_SOCKET_IFNAME", "eth0"),
+            ("NCCL_RAS_ADDR", "localhost:20268"),
             ("PATH", "/venv/bin:/usr/bin"),
             ("LD_PRELOAD", "/opt/hook.so"),
         ];

@@ -9,7 +9,7 @@ use gangline_common::ids::PortBlock;
 /// Ports at the start of each block that have a fixed purpose or are spare.
 pub const FIXED_PORTS: u16 = 24;
 
-/// Offsets of the fixed ports. Offsets 12 to 23 are spare.
+/// Offsets of the fixed ports. Offsets 13 to 23 are spare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FixedPort {
@@ -31,6 +31,8 @@ pub enum FixedPort {
     ClientServer = 10,
     /// Rank 0 of a `command` gang: `MASTER_PORT`.
     Rendezvous = 11,
+    /// A rank: where NCCL answers questions about its communicators, on loopback only.
+    NcclRas = 12,
 }
 
 /// The port at a fixed offset; `None` when the block is too short for it.

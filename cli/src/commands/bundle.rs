@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::find_job;
-use super::stack::ranks_of;
+use super::stack::{ranks_of, text_of};
 use crate::archive::Archive;
 use crate::args::Bundle;
 use crate::client::Client;
@@ -102,20 +102,34 @@ async fn add_attempt(client: &Client, job: &Job, number: u64, bundle: &mut Conte
         return; // its members are the cluster's
     }
     let mut members = ranks_of(job);
+    if members.len() > RANKS {
+        let more = members.len() - RANKS;
+        let text =
+            format!("the scenes of {more} more ranks; their logs are in full at `gangline logs`\n");
+        bundle.add_text(&format!("attempt-{number}/left-out.txt"), &text);
+    }
     members.truncate(RANKS);
     if job.launcher == "ray" {
         members.insert(0, "head".to_owned());
     }
-    for member in members {
-        for hung in [false, true] {
+    for hung in [false, true] {
+        let which = if hung { "-hung" } else { "" };
+        let mut scenes = Vec::new();
+        for member in &members {
             let query = [("rank", member.clone()), attempt.clone(), ("hung", hung.to_string())];
-            let which = if hung { "-hung" } else { "" };
-            let name = format!("attempt-{number}/scene-{}{which}.json", file_name(&member));
+            let name = format!("attempt-{number}/scene-{}{which}.json", file_name(member));
             match client.get(&["jobs", &job.id, "scene"], &query).await {
                 // Nothing was kept: the attempt did not fail or hang, or the member had not begun.
                 Err(error) if error.status() == Some(404) => {}
-                answer => bundle.take(&name, answer),
+                answer => {
+                    scenes.extend(answer.as_ref().ok().cloned());
+                    bundle.take(&name, answer);
+                }
             }
+        }
+        let stacks = text_of(&scenes);
+        if !stacks.is_empty() {
+            bundle.add_text(&format!("attempt-{number}/stacks{which}.txt"), &stacks);
         }
     }
 }

@@ -92,7 +92,8 @@ struct Place {
     pid: u64,
 }
 
-fn show(job: &Job, members: &[Value], all: bool, screen: &Screen) -> Result<(), CliError> {
+/// The processes of these scenes, those at the same place together; and how many are left out.
+fn groups_of(members: &[Value], all: bool) -> (Vec<Group<Place>>, usize) {
     let mut processes = Vec::new();
     let mut left_out = 0;
     for member in members {
@@ -109,8 +110,32 @@ fn show(job: &Job, members: &[Value], all: bool, screen: &Screen) -> Result<(), 
             processes.push(Process { owner, title: text("title"), text: text("text") });
         }
     }
-    let count = processes.len();
-    let groups = group(processes);
+    (group(processes), left_out)
+}
+
+/// The groups for people, as text; empty when there is no process.
+pub(super) fn text_of(members: &[Value]) -> String {
+    grouped(&groups_of(members, false).0)
+}
+
+fn grouped(groups: &[Group<Place>]) -> String {
+    let mut out = String::new();
+    for group in groups {
+        out.push_str(&clean(&title(group)));
+        out.push('\n');
+        for frame in group.frames.iter().take(MAX_FRAMES) {
+            out.push_str(&format!("    {}\n", clean(frame)));
+        }
+        if group.frames.len() > MAX_FRAMES {
+            out.push_str(&format!("    ... {} more\n", group.frames.len() - MAX_FRAMES));
+        }
+    }
+    out
+}
+
+fn show(job: &Job, members: &[Value], all: bool, screen: &Screen) -> Result<(), CliError> {
+    let (groups, left_out) = groups_of(members, all);
+    let count: usize = groups.iter().map(|group| group.owners.len()).sum();
     if screen.is_json() {
         let groups: Vec<Value> = groups.iter().map(as_json).collect();
         return screen.json(&json!({"job": job.id, "groups": groups, "left_out": left_out}));
@@ -124,18 +149,7 @@ fn show(job: &Job, members: &[Value], all: bool, screen: &Screen) -> Result<(), 
             screen.hint(&note);
         }
     }
-    let mut out = String::new();
-    for group in &groups {
-        out.push_str(&clean(&title(group)));
-        out.push('\n');
-        for frame in group.frames.iter().take(MAX_FRAMES) {
-            out.push_str(&format!("    {}\n", clean(frame)));
-        }
-        if group.frames.len() > MAX_FRAMES {
-            out.push_str(&format!("    ... {} more\n", group.frames.len() - MAX_FRAMES));
-        }
-    }
-    screen.print(&out)?;
+    screen.print(&grouped(&groups))?;
     let and = match left_out {
         0 => String::new(),
         n => format!("; {n} processes of Ray's own or without the job's mark are left out (--all)"),

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use gangline_common::time::Timestamp;
 use serde_json::Value;
 
 use crate::api::Api;
@@ -27,12 +28,30 @@ pub struct Found {
 pub struct Times {
     /// From the fault until the attempt was over for the coordinator.
     pub detect: Duration,
-    /// From there until everything was gone and the cause known: the next attempt is assigned.
+    /// From there until everything was gone that a node in contact had of it.
     pub stop: Duration,
-    /// From there until the job ran again: for a Ray gang mostly Ray's own start.
+    /// From there until nothing of it can run anywhere and its cause is known: the next attempt is
+    /// assigned, or the job is over.
+    pub fence: Duration,
+    /// The last part of that and a little more: from the last thing that was waited for until every node
+    /// of the next attempt had heard of it.
+    pub deliver: Option<Duration>,
+    /// From the assignment until the job ran again: for a Ray gang mostly Ray's own start.
     pub start: Option<Duration>,
     /// From there until its next training step.
     pub resume: Option<Duration>,
+}
+
+impl Times {
+    /// From the fault until the next attempt was assigned.
+    pub fn replaced(&self) -> Duration {
+        self.detect + self.stop + self.fence
+    }
+
+    /// From the fault until the training made a step again; `None` where it never did.
+    pub fn all(&self) -> Option<Duration> {
+        Some(self.replaced() + self.start? + self.resume?)
+    }
 }
 
 /// A job that is looked at.
@@ -53,13 +72,21 @@ impl Watch<'_> {
         let ended = self.ended(number).await?;
         let detect = injected.elapsed();
         let again = |page: &Value| page["attempts"].as_u64() > Some(number as u64) || is_over(page);
-        let next = self.until(again).await?;
+        self.gone(again).await?;
         let stop = injected.elapsed() - detect;
+        let next = self.until(again).await?;
+        let fence = injected.elapsed() - detect - stop;
         // Nothing of that attempt runs any more: what comes now is of the next.
         let of_it = self.steps();
-        let (mut start, mut resume) = (None, None);
+        let (mut deliver, mut start, mut resume) = (None, None, None);
         if !is_over(&next) {
             let at = injected.elapsed();
+            let heard = |page: &Value| {
+                let mut members = page["members"].as_array().into_iter().flatten();
+                members.all(|member| member["phase"] != "assigned")
+            };
+            let page = self.until(|page| is_over(page) || heard(page)).await?;
+            deliver = Some(since_it_waited(&page)?);
             self.until(|page| page["state"] == "RUNNING" || is_over(page)).await?;
             start = Some(injected.elapsed() - at);
             let at = injected.elapsed();
@@ -67,7 +94,27 @@ impl Watch<'_> {
             resume = Some(injected.elapsed() - at);
         }
         let found = self.found(number, attempt(&ended, number)).await?;
-        Ok((Times { detect, stop, start, resume }, found))
+        Ok((Times { detect, stop, fence, deliver, start, resume }, found))
+    }
+
+    /// Waits until no node in contact has anything of the attempt, or another one has begun.
+    async fn gone(&self, again: impl Fn(&Value) -> bool) -> anyhow::Result<()> {
+        let began = Instant::now();
+        loop {
+            let page = self.page().await?;
+            let members = page["members"].as_array().into_iter().flatten();
+            let mut left = 0;
+            for member in members.filter(|member| member["phase"] != "ended") {
+                let node = member["node"].as_str().context("node")?;
+                let node = self.answer(&format!("/api/v1/nodes/{node}")).await?;
+                left += usize::from(!matches!(node["state"].as_str(), Some("suspect" | "lost")));
+            }
+            if left == 0 || again(&page) {
+                return Ok(());
+            }
+            ensure!(began.elapsed() < self.patience, "{page}");
+            tokio::time::sleep(LOOK).await;
+        }
     }
 
     /// Waits until an attempt is over for the coordinator.
@@ -133,6 +180,17 @@ impl Watch<'_> {
             }
         }
     }
+}
+
+/// How long ago a job last went back to the queue.
+fn since_it_waited(page: &Value) -> anyhow::Result<Duration> {
+    let now_ms = Timestamp::now().wall_ms;
+    let history = page["history"].as_array().context("history")?;
+    let waited = history.iter().rev().find(|entry| entry["state"] == "PENDING");
+    let time = waited.and_then(|entry| entry["time"].as_str()).context("it never waited")?;
+    let time: jiff::Timestamp = time.parse().context("time")?;
+    let waited_ms = u64::try_from(time.as_millisecond())?;
+    Ok(Duration::from_millis(now_ms.saturating_sub(waited_ms)))
 }
 
 fn attempt(page: &Value, number: usize) -> &Value {

@@ -186,12 +186,9 @@ impl Soak {
         since: Instant,
     ) -> anyhow::Result<(Times, Found)> {
         let (times, found) = self.watch(job).follow(usize::try_from(attempt)?, since).await?;
-        let (Some(start), Some(resume)) = (times.start, times.resume) else {
-            bail!("it has ended: {found:?}");
-        };
-        let replaced = times.detect + times.stop;
-        let step = replaced + start + resume;
-        Ok((Times { detected: Some(times.detect), replaced, step }, found))
+        let Some(step) = times.all() else { bail!("it has ended: {found:?}") };
+        let (detected, replaced) = (Some(times.detect), times.replaced());
+        Ok((Times { detected, replaced, step }, found))
     }
 
     /// Takes something away for a while, which an attempt lives through. Only a cut may be too long for

@@ -299,6 +299,7 @@ async fn a46_a_failure_keeps_how_things_stood_and_no_secret() -> TestResult {
         "attempt-1/logs/1-output.log",
         "attempt-1/scene-0.json",
         "attempt-1/scene-1.json",
+        "attempt-1/stacks.txt",
         "events.json",
         "explain.json",
         "job.json",
@@ -309,6 +310,8 @@ async fn a46_a_failure_keeps_how_things_stood_and_no_secret() -> TestResult {
     assert_eq!(found, expected);
     let read = |name: &str| std::fs::read_to_string(root.join(name));
     assert!(read("attempt-1/logs/1-output.log")?.contains("the key is [secret]"));
+    let stacks = read("attempt-1/stacks.txt")?;
+    assert!(stacks.contains("rank 0 (pid ") && stacks.contains("    barrier ("), "{stacks}");
     let spec: Value = serde_json::from_str(&read("job.json")?)?;
     assert_eq!(spec["spec"]["env"]["MY_TOKEN"], "***");
     assert!(read("events.json")?.contains("job.failed"));
