@@ -16,19 +16,23 @@ use crate::tail::place::Place;
 
 /// Parts of a job's directory that Gangline itself writes.
 const OUR_PARTS: [&str; 2] = ["logs", "config"];
+/// Where Hydra writes logs when a program does not say otherwise: by day and time, and of several runs by
+/// their number.
+const HYDRA: [&str; 2] = ["outputs/*/*/*.log", "multirun/*/*/*/*.log"];
 /// Names the file that verl's file logger writes.
 const METRICS_VARIABLE: &str = "VERL_FILE_LOGGER_PATH";
 
 pub(super) fn of(plan: &MemberPlan, spool: &Spool, nursery: &Arc<Nursery>) -> Scope {
     let assignment = &plan.assignment;
     let starts_ray = assignment.launcher == Launcher::Ray;
-    let patterns = assignment.log_files.clone();
+    let mut patterns = assignment.log_files.clone();
     let roots = roots(plan, spool);
     let directory = assignment.job_directory.as_ref().map(Path::new);
     let ours = directory.map(|directory| OUR_PARTS.map(|part| directory.join(part)));
     let also: Vec<PathBuf> = metrics_file(plan, &roots).into_iter().collect();
     let has_named = !patterns.is_empty();
     let follows = has_named || !also.is_empty();
+    patterns.extend(HYDRA.map(str::to_owned));
     let place = Place::Files {
         roots: roots.clone(),
         except: ours.into_iter().flatten().collect(),

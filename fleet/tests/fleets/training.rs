@@ -147,6 +147,8 @@ async fn curves_in_files(fleet: &Fleet) -> TestResult {
         "echo 'step:1 - lr:0.5'; echo 'step:2 - lr:0.25'\n\
          echo '{{\"step\": 2, \"data\": {{\"critic/score\": 0.75, \"kl\": NaN}}}}' \
          >> $VERL_FILE_LOGGER_PATH\n\
+         mkdir -p outputs/2026-11-24/08-40-50\n\
+         echo 'hydra says so' > outputs/2026-11-24/08-40-50/main_ppo.log\n\
          mkdir $TENSORBOARD_DIR/val; cat {} > $TENSORBOARD_DIR/val/events.out.tfevents.1.host\n\
          run=$WANDB_DIR/wandb/offline-run-20261123_084050-$WANDB_RUN_ID; mkdir -p $run\n\
          cat {} > $run/run-$WANDB_RUN_ID.wandb\n\
@@ -168,6 +170,10 @@ async fn curves_in_files(fleet: &Fleet) -> TestResult {
     assert_eq!(series["steps"], json!([1, 2]), "{series}");
     assert_eq!(series["values"]["critic/score"], json!([null, 0.75]));
     assert_eq!(series["values"]["val/loss"], json!([0.5, 0.25]));
+    // Nobody named it: Hydra writes there when a program does not say otherwise.
+    let lines = format!("/api/v1/jobs/{job}/logs/lines?file=*&grep=hydra");
+    until(fleet, &lines, "the log of hydra", |page| page.to_string().contains("hydra says so"))
+        .await?;
     assert_eq!(series["values"]["loss"], json!([0.5, 0.25]));
     let output = fleet.cli().args(["metrics", &job, "--step", "--csv"]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
