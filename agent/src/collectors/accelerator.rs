@@ -125,6 +125,8 @@ pub struct GpuSample {
     pub xids: Vec<(u64, u32)>,
     /// The newest of them.
     pub last_xid: Option<u64>,
+    /// The GPU reports its Xids here: without that nothing is known of them.
+    pub hears_xids: bool,
 }
 
 /// Bits of [`GpuSample::clock_reasons`].

@@ -89,7 +89,7 @@ pub(super) const FAMILIES: &[Family] = &[
     gauge("DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (in %).", |g| g.decoder_pct.map(f64::from)),
     // As in DCGM: 0 while there was none.
     gauge("DCGM_FI_DEV_XID_ERRORS", "Value of the last XID error encountered.", |g| {
-        Some(g.last_xid.unwrap_or(0) as f64)
+        g.hears_xids.then(|| g.last_xid.unwrap_or(0) as f64)
     }),
     gauge("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", |g| mib(g.memory_free_bytes)),
     gauge("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", |g| mib(g.memory_used_bytes)),

@@ -96,6 +96,7 @@ fn whole_gpu(uuid: &str) -> GpuSample {
         }),
         xids: vec![(31, 2), (79, 1)],
         last_xid: Some(79),
+        hears_xids: true,
         ..GpuSample::default()
     }
 }
@@ -225,6 +226,7 @@ fn cases() -> Vec<Case> {
         lost: true,
         xids: vec![(79, 1)],
         last_xid: Some(79),
+        hears_xids: true,
         ..GpuSample::default()
     };
     let case =

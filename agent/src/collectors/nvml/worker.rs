@@ -199,6 +199,7 @@ impl<'nvml> Gpus<'nvml> {
             Some(GpuSample {
                 xids: xids.by_code.into_iter().collect(),
                 last_xid: xids.last,
+                hears_xids: slot.heard,
                 ..sample
             })
         });
