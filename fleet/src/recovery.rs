@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// What is done to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The process that a member consists of: `ray start` of rank 1.
+    /// The process that a member consists of, `ray start` of rank 1: nobody but the kernel of a full machine
+    /// is known to do that, so it is taken for that.
     MemberKilled,
     RayletKilled,
     WorkerKilled,
@@ -92,37 +93,32 @@ impl Fault {
     pub fn is_mended(self) -> bool {
         !matches!(
             self,
-            Fault::Exception | Fault::WrongImport | Fault::MissingData | Fault::OutOfMemory
+            Fault::MemberKilled
+                | Fault::Exception
+                | Fault::WrongImport
+                | Fault::MissingData
+                | Fault::OutOfMemory
         )
     }
 
     /// A process or a GPU of it dies: that is seen at once, and nothing has to be waited for.
     pub fn is_death(self) -> bool {
-        matches!(
-            self,
-            Fault::MemberKilled
-                | Fault::RayletKilled
-                | Fault::WorkerKilled
-                | Fault::HeadKilled
-                | Fault::Xid
-        )
+        matches!(self, Fault::RayletKilled | Fault::WorkerKilled | Fault::HeadKilled | Fault::Xid)
     }
 
     /// The category that the cause belongs to.
     pub fn category(self) -> &'static str {
         match self {
-            Fault::MemberKilled
-            | Fault::RayletKilled
-            | Fault::WorkerKilled
-            | Fault::HeadKilled
-            | Fault::NodeLost => "ray_runtime",
+            Fault::RayletKilled | Fault::WorkerKilled | Fault::HeadKilled | Fault::NodeLost => {
+                "ray_runtime"
+            }
             Fault::Xid => "gpu_hardware",
             Fault::Hang => "collective_hang",
             Fault::FullDisk => "storage",
             Fault::Exception => "user_code",
             Fault::WrongImport => "python_env",
             Fault::MissingData => "artifact_access",
-            Fault::OutOfMemory => "host_resources",
+            Fault::OutOfMemory | Fault::MemberKilled => "host_resources",
         }
     }
 
