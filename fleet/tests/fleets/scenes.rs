@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{RAY, SHORT, TestResult, built, ray_python, training, wait_steps};
+use crate::support::{
+    RAY, SHORT, TestResult, built, ray_python, training, wait_steps, write_program,
+};
 use anyhow::Context;
 use gangline_fleet::api::Api;
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
@@ -359,5 +361,44 @@ async fn a_raylet_dies_and_every_member_was_seen() -> TestResult {
     let stacks = other["stacks"].as_array().context("stacks")?;
     assert!(stacks.iter().any(|stack| stack["source"] == "py-spy" && stack["ok"] == true));
     assert!(part(&head, "ray nodes")?.contains("\"member\":\"1\""), "{head}");
+    fleet.assert_clean().await
+}
+
+/// Whoever looks into a process may hang as well: what is stopped is stopped all the same, and what was
+/// seen in time is kept.
+#[tokio::test]
+async fn a_look_that_hangs_does_not_keep_a_gang_from_being_stopped() -> TestResult {
+    let directory = tempfile::tempdir()?;
+    write_program(&directory.path().join("py-spy"), "#!/bin/sh\nexec sleep 600\n")?;
+    let programs = Some(directory.path().to_owned());
+    let options = FleetOptions { programs, ..FleetOptions::default() };
+    let mut fleet = Fleet::start(built().await?, options).await?;
+    for name in ["w0", "w1"] {
+        fleet.add_agent(AgentOptions::worker(name, 0)).await?;
+    }
+    let api = fleet.api()?;
+    let (fails, term) = (fleet.path("fails"), fleet.path("term"));
+    let script = format!(
+        "if [ $NODE_RANK = 1 ]; then until [ -e {} ]; do sleep 0.1; done; exit 3; fi\n\
+         trap 'echo TERM > {}; exit 0' TERM\n\
+         python3 -c 'import time; time.sleep(600)' & wait",
+        fails.display(),
+        term.display()
+    );
+    let spec = json!({
+        "name": "hangs", "resources": {"nnodes": 2}, "launcher": {"type": "command"},
+        "command": ["sh", "-c", script], "retry": {"max": 0},
+    });
+    let job = api.submit(&spec.to_string()).await?;
+    api.wait_job(&job, &["RUNNING"], SHORT).await?;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    std::fs::write(&fails, "")?;
+    let began = Instant::now();
+    api.wait_job(&job, &["FAILED"], SHORT).await?;
+    eprintln!("over {:?} after a rank had failed", began.elapsed());
+    assert!(term.exists(), "rank 0 was asked to end");
+    let scene = scene(&api, &job, "0").await?;
+    assert!(scene["stacks"].to_string().contains("it took too long"), "{scene}");
+    assert!(part(&scene, "processes")?.contains("time.sleep(600)"), "{scene}");
     fleet.assert_clean().await
 }

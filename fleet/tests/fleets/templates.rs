@@ -2,10 +2,8 @@
 //! is meant, the facts of its gang filled in and the user's own words untouched.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 
-use crate::support::{RAY, SHORT, TestResult, command_fleet, ray_fleet};
+use crate::support::{RAY, SHORT, TestResult, command_fleet, ray_fleet, write_program};
 use anyhow::Context;
 use gangline_fleet::fleet::Fleet;
 use gangline_fleet::slots;
@@ -28,12 +26,6 @@ async fn copied(fleet: &Fleet, job: &str, name: &str) -> anyhow::Result<String> 
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     }
     log(fleet, job, name)
-}
-
-fn write_program(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
-    Ok(())
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@
 pub mod disk;
 pub mod endpoint;
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -34,6 +36,13 @@ pub async fn command_fleet(workers: u32) -> anyhow::Result<Fleet> {
 /// A coordinator, a head node without GPU and two workers with four GPUs each.
 pub async fn ray_fleet() -> anyhow::Result<Fleet> {
     training::ray_fleet(built().await?).await
+}
+
+/// Writes a program that can be run.
+pub fn write_program(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(())
 }
 
 /// Whether a program is there and ends well with these words.
