@@ -53,6 +53,8 @@ async fn until(
     }
 }
 
+/// It is quiet for five seconds before that is said, unless `GANGLINE_WARN_AFTER_S` says another number;
+/// the default of specs is 240.
 #[tokio::test]
 async fn a_rank_that_hangs_is_told_of_and_its_steps_are_there() -> TestResult {
     let endpoint = Endpoint::default();
@@ -73,10 +75,15 @@ async fn a_rank_that_hangs_is_told_of_and_its_steps_are_there() -> TestResult {
          actor/pg_loss:0.9'; sleep 600",
         go_on.display()
     );
-    let hangs = spec("hangs", "hang: {warn_after: 5s, after: 2m}\n", &script);
-    let job = api.submit(&hangs).await?;
+    let quiet_s = match std::env::var("GANGLINE_WARN_AFTER_S") {
+        Ok(text) => text.parse().context("GANGLINE_WARN_AFTER_S")?,
+        Err(_) => 5,
+    };
+    let hang = format!("hang: {{warn_after: {quiet_s}s, after: 20m}}\n");
+    let job = api.submit(&spec("hangs", &hang, &script)).await?;
     let began = Instant::now();
     let slow = api.submit(SLOW).await?;
+    sleep(Duration::from_secs(quiet_s)).await;
     endpoint.until("job.stalled", &job).await?;
     println!("a stall was told {:?} after the submission", began.elapsed());
     let told = endpoint.lock().clone();
