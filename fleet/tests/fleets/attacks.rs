@@ -122,7 +122,7 @@ async fn a9_streams_that_never_finish() -> TestResult {
     Ok(())
 }
 
-/// A peer that sends and never reads loses its session; nothing queues up for it.
+/// F35: a peer that sends and never reads loses its session; nothing queues up for it.
 #[tokio::test]
 async fn a12_a_peer_that_does_not_read() -> TestResult {
     let fleet = command_fleet(0).await?;

@@ -103,6 +103,7 @@ async fn a_node_without_certain_readings_starts_nothing_and_the_gang_loses_no_at
     fleet.assert_clean().await
 }
 
+/// F32, and A45.
 #[tokio::test]
 async fn an_xid_79_cordons_the_node_and_the_job_runs_elsewhere_but_a_line_that_says_so_does_nothing()
 -> TestResult {
@@ -287,6 +288,7 @@ async fn a_gpu_that_is_missing_after_a_restart_of_the_agent_is_missed() -> TestR
     Ok(())
 }
 
+/// F33.
 #[tokio::test]
 async fn a_driver_that_hangs_degrades_the_node_and_stops_nothing() -> TestResult {
     let fleet = workers(1, FleetOptions::default()).await?;
@@ -386,6 +388,7 @@ fn run(program: &str, words: &[&std::ffi::OsStr]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// F34.
 #[tokio::test]
 async fn a_shared_file_system_that_hangs_keeps_new_jobs_away_and_disturbs_nothing() -> TestResult {
     let directory = tempfile::tempdir()?;
