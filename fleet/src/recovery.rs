@@ -1,7 +1,7 @@
 //! Faults in the middle of real trainings, and how long it takes until they train again, or until
 //! it is known why they cannot.
 
-mod limits;
+pub mod limits;
 mod stage;
 mod watch;
 

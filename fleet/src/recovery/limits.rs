@@ -14,13 +14,27 @@ static GROUPS: AtomicU32 = AtomicU32::new(0);
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A cgroup with a memory limit; removed on drop, when nothing may run in it any more.
-pub struct MemoryGroup(PathBuf);
+/// A cgroup with a limit; removed on drop, when nothing may run in it any more.
+pub struct LimitedGroup(PathBuf);
 
-impl MemoryGroup {
+impl LimitedGroup {
+    /// One that may have so many bytes of memory.
+    ///
     /// # Errors
     /// Why none can be made here.
-    pub fn create(bytes: u64) -> anyhow::Result<MemoryGroup> {
+    pub fn of_memory(bytes: u64) -> anyhow::Result<LimitedGroup> {
+        LimitedGroup::create("memory", LIMIT_V1, "memory.max", bytes)
+    }
+
+    /// One that may have so many processes and threads.
+    ///
+    /// # Errors
+    /// Why none can be made here.
+    pub fn of_pids(most: u64) -> anyhow::Result<LimitedGroup> {
+        LimitedGroup::create("pids", "pids.max", "pids.max", most)
+    }
+
+    fn create(controller: &str, v1: &str, v2: &str, most: u64) -> anyhow::Result<LimitedGroup> {
         let root = Path::new("/sys/fs/cgroup");
         let membership = std::fs::read_to_string("/proc/self/cgroup")?;
         let own = |controllers: &str| {
@@ -30,19 +44,24 @@ impl MemoryGroup {
         };
         let is_v2 = root.join("cgroup.controllers").exists();
         let (parent, limit) = match is_v2 {
-            true => (root.join(own(":").unwrap_or_default()), "memory.max"),
-            false => (root.join("memory").join(own("memory:").unwrap_or_default()), LIMIT_V1),
+            true => (root.join(own(":").unwrap_or_default()), v2),
+            false => {
+                let own = own(&format!("{controller}:")).unwrap_or_default();
+                (root.join(controller).join(own), v1)
+            }
         };
         if is_v2 {
             // Refused where the group has processes of its own.
-            let enabled = std::fs::write(parent.join("cgroup.subtree_control"), "+memory");
-            enabled.context("the memory controller cannot be used below the own cgroup")?;
+            let enabled =
+                std::fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"));
+            enabled.with_context(|| format!("no {controller} controller below the own cgroup"))?;
         }
         let number = GROUPS.fetch_add(1, Ordering::Relaxed);
         let group = parent.join(format!("gangline-fleet-{}-{number}", std::process::id()));
         std::fs::create_dir(&group).context("no cgroup can be made")?;
-        let group = MemoryGroup(group);
-        std::fs::write(group.0.join(limit), bytes.to_string()).context("no memory controller")?;
+        let group = LimitedGroup(group);
+        let set = std::fs::write(group.0.join(limit), most.to_string());
+        set.with_context(|| format!("no {controller} controller"))?;
         Ok(group)
     }
 
@@ -53,7 +72,7 @@ impl MemoryGroup {
 
 const LIMIT_V1: &str = "memory.limit_in_bytes";
 
-impl Drop for MemoryGroup {
+impl Drop for LimitedGroup {
     fn drop(&mut self) {
         for _ in 0..TRIES {
             match std::fs::remove_dir(&self.0) {

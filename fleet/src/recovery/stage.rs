@@ -4,7 +4,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use super::Fault;
-use super::limits::{MemoryGroup, SmallDisk};
+use super::limits::{LimitedGroup, SmallDisk};
 use super::watch::node_of;
 use crate::build::Binaries;
 use crate::fleet::{AgentOptions, Fleet, FleetOptions};
@@ -25,7 +25,7 @@ pub enum Stage {
     Plain {
         // Dropped first: its processes are in what follows.
         fleet: Box<Fleet>,
-        _groups: Vec<MemoryGroup>,
+        _groups: Vec<LimitedGroup>,
         disk: Option<SmallDisk>,
     },
     Hosted(Box<Hosted>),
@@ -53,7 +53,7 @@ impl Stage {
         for name in WORKERS {
             let mut agent = AgentOptions::worker(name, GPUS);
             if fault == Fault::OutOfMemory {
-                let group = MemoryGroup::create(MEMORY)?;
+                let group = LimitedGroup::of_memory(MEMORY)?;
                 agent.group = Some(group.directory().to_owned());
                 groups.push(group);
             }
@@ -68,7 +68,7 @@ impl Stage {
             Fault::NodeLost => hosts::available().err(),
             Fault::FullDisk => SmallDisk::mount(DISK_MIB).err().map(|error| format!("{error:#}")),
             Fault::OutOfMemory => {
-                MemoryGroup::create(MEMORY).err().map(|error| format!("{error:#}"))
+                LimitedGroup::of_memory(MEMORY).err().map(|error| format!("{error:#}"))
             }
             _ => None,
         }

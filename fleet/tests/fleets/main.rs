@@ -10,6 +10,7 @@ mod code;
 mod command_gang;
 mod durability;
 mod fencing;
+mod greedy;
 mod health;
 mod hostile_logs;
 mod job_controls;
