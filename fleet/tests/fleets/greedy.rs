@@ -1,8 +1,9 @@
-//! A job that takes every process and every descriptor that it can get: its node's agent and what else
-//! runs there go on.
+//! Jobs that take all that they can get: processes, descriptors, room on the disk. The agent of the node
+//! and what else runs there go on.
 
 use std::time::{Duration, Instant};
 
+use crate::support::disk::SmallDisk;
 use crate::support::{SHORT, TestResult, built};
 use anyhow::{Context, ensure};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
@@ -91,5 +92,48 @@ async fn a43_a_fork_bomb_and_a_leak_of_descriptors_disturb_nobody_else() -> Test
     ensure!(fleet.processes()? == before, "the agent was not the same all the time");
     let agent = before.iter().find(|(name, _)| name == "w0").context("w0")?.1;
     ensure!(std::path::Path::new(&format!("/proc/{agent}")).exists(), "the agent is gone");
+    fleet.assert_clean().await
+}
+
+/// A44, on a smaller disk: more than the two gigabytes that have to be free on one.
+const DISK_MIB: u32 = 3 << 10;
+
+#[tokio::test]
+async fn a44_a_job_that_fills_the_temporary_directory_is_said_and_the_agent_goes_on() -> TestResult
+{
+    let mut fleet = Fleet::start(built().await?, FleetOptions::default()).await?;
+    std::fs::create_dir_all(fleet.temp_root())?;
+    let _disk = SmallDisk::below(&fleet.temp_root(), DISK_MIB)?;
+    fleet.add_agent(AgentOptions::worker("w0", 0)).await?;
+    let api = fleet.api()?;
+    let before = fleet.processes()?;
+    let big = fleet.temp_root().join("big");
+    let script = format!("dd if=/dev/zero of={} bs=1M 2>&1; echo full; sleep 600", big.display());
+    let spec = |name: &str, script: &str| {
+        json!({
+            "name": name, "launcher": {"type": "command"}, "retry": {"max": 0},
+            "command": ["sh", "-c", script],
+        })
+        .to_string()
+    };
+    let job = api.submit(&spec("fills", &script)).await?;
+    let began = Instant::now();
+    loop {
+        let node = api.get("/api/v1/nodes/w0").await?;
+        ensure!(!["suspect", "lost"].iter().any(|word| node["state"] == *word), "{node}");
+        let is_said = node["conditions"].to_string().contains("\"local-disk\"");
+        if is_said && api.logs(&job, "").await?.contains("No space left on device") {
+            break;
+        }
+        ensure!(began.elapsed() < 2 * SHORT, "{node}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    api.stop(&job).await?;
+    api.wait_job(&job, &["CANCELLED"], SHORT).await?;
+    std::fs::remove_file(big)?;
+    api.post("/api/v1/nodes/w0/resume", &[], "{}").await?;
+    let after = api.submit(&spec("after", "echo well")).await?;
+    api.wait_job(&after, &["SUCCEEDED"], SHORT).await?;
+    ensure!(fleet.processes()? == before, "the agent was not the same all the time");
     fleet.assert_clean().await
 }
