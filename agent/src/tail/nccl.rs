@@ -26,7 +26,7 @@ static SIGNS: LazyLock<[Finder; 9]> = LazyLock::new(|| {
         "unhandled system error",
         "collective operation timeout",
     ]
-    .map(|sign| Finder::new(sign))
+    .map(Finder::new)
 });
 
 /// The gang that wrote such a line last.
