@@ -8,8 +8,12 @@ use crate::pattern::Pattern;
 const LOOKED_AT_BYTES: usize = 96;
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
-const QUARTER_MS: i64 = 900_000;
-const FARTHEST_ZONE_MS: i64 = 14 * 3600 * 1000;
+/// No clock of a zone is farther from UTC than this, either way.
+const FARTHEST_ZONE_MS: i64 = 15 * 3600 * 1000;
+/// Zones that are not a whole number of hours ahead of UTC, in minutes.
+const ODD_ZONES: [i64; 13] = [-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825];
+/// A line may seem to be read so long before it was written.
+const CLOCKS_DIFFER_MS: i64 = 120_000;
 const MONTHS: [&str; 12] =
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 
@@ -37,14 +41,39 @@ impl Stamp {
         !self.has_zone
     }
 
-    /// How far the zone of a line is ahead of UTC, when the line was read at `read_ms`. Zones are
-    /// whole quarters of an hour; nothing is said of a line whose day is unknown, or that is too old.
-    pub(crate) fn zone_ms(self, context: Context, read_ms: i64) -> Option<i64> {
-        self.day?;
-        let ahead_ms = self.resolve(context) - read_ms;
-        let zone_ms = (ahead_ms + QUARTER_MS / 2).div_euclid(QUARTER_MS) * QUARTER_MS;
-        (zone_ms.abs() <= FARTHEST_ZONE_MS && self.is_local()).then_some(zone_ms)
+    /// The same of a line that was written around `at_ms`: what it does not say is chosen so that it
+    /// comes nearest to that.
+    pub(crate) fn near(self, at_ms: i64) -> i64 {
+        let year = 1970 + (at_ms.div_euclid(DAY_MS) * 400).div_euclid(146_097);
+        let year = i32::try_from(year).unwrap_or(i32::MAX - 1);
+        let resolved =
+            |year: i32, day: (u8, u8)| days(year, day.0, day.1) * DAY_MS + self.of_day_ms;
+        let candidates = match (self.year, self.day) {
+            (Some(year), Some(day)) => [resolved(year, day); 3],
+            (None, Some(day)) => [-1, 0, 1].map(|more| resolved(year.saturating_add(more), day)),
+            (_, None) => {
+                let midnight = at_ms.div_euclid(DAY_MS) * DAY_MS;
+                [-1, 0, 1].map(|more| midnight + more * DAY_MS + self.of_day_ms)
+            }
+        };
+        candidates.into_iter().min_by_key(|at| at.abs_diff(at_ms)).unwrap_or(at_ms)
     }
+
+    /// How far its clock seems to be ahead of the one that says that it was read at `read_ms`; `None`
+    /// for a line that is not of that time.
+    pub(crate) fn lead_ms(self, read_ms: i64) -> Option<i64> {
+        let lead = self.near(read_ms).saturating_sub(read_ms);
+        (lead.abs() <= FARTHEST_ZONE_MS).then_some(lead)
+    }
+}
+
+/// The zone, in milliseconds ahead of UTC, of a log whose lines lead by that much at most. A line is read
+/// after it was written, sometimes long after: it is the next zone that there is.
+pub(crate) fn zone_of(lead_ms: i64) -> i64 {
+    let whole = (-12..=14).map(|hours| hours * 60);
+    let zones = whole.chain(ODD_ZONES).map(|minutes: i64| minutes * 60_000);
+    let next = zones.filter(|zone| *zone >= lead_ms.saturating_sub(CLOCKS_DIFFER_MS)).min();
+    next.unwrap_or_default()
 }
 
 /// What the lines of one failure that say more tell about those that say less.
@@ -141,6 +170,16 @@ mod tests {
     fn at(line: &str) -> Option<i64> {
         let context = Context { year: 2025, day: (3, 23) };
         stamp(line).map(|stamp| stamp.resolve(context))
+    }
+
+    #[test]
+    fn a_zone_is_the_next_one_that_there_is() {
+        let minutes = |lead: i64| zone_of(lead * 60_000) / 60_000;
+        let late = [(0, 0), (-9, 0), (1, 0), (471, 480), (480, 480), (329, 330), (-425, -420)];
+        for (lead, zone) in late {
+            assert_eq!(minutes(lead), zone, "{lead}");
+        }
+        assert_eq!(zone_of(i64::MAX), 0);
     }
 
     #[test]

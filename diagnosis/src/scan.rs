@@ -42,8 +42,10 @@ pub(crate) struct Finding {
     pub(crate) stamp: Option<Stamp>,
     /// That is the line's own.
     pub(crate) is_stamped: bool,
-    /// When the line was read from the program, in milliseconds since 1970.
+    /// When the line was read from the program, in milliseconds since 1970; and when the line was that gave
+    /// the time.
     pub(crate) read_ms: Option<i64>,
+    pub(crate) stamp_read_ms: Option<i64>,
     pub(crate) rank: Option<u32>,
     /// The job went on, so this did not end it.
     pub(crate) survived: bool,
@@ -56,8 +58,9 @@ pub(crate) struct Findings {
     pub(crate) found: Vec<Finding>,
     /// How often each rule fitted.
     pub(crate) times: BTreeMap<usize, u64>,
-    /// The last line with a time of an unknown zone, and when it was read.
-    pub(crate) local: Option<(Stamp, i64)>,
+    /// How far times of an unknown zone were ahead of the reading of their lines, at most: what is read
+    /// late makes that less.
+    pub(crate) lead_ms: Option<i64>,
 }
 
 /// Reads `source`.
@@ -82,7 +85,8 @@ struct Scan<'a> {
     source_rank: Option<u32>,
     order: u64,
     stamp: Option<Stamp>,
-    local: Option<(Stamp, i64)>,
+    stamp_read_ms: Option<i64>,
+    lead_ms: Option<i64>,
     steps: u64,
     successes: u64,
     progress: Progress,
@@ -112,7 +116,8 @@ impl<'a> Scan<'a> {
             source_rank: None,
             order: 0,
             stamp: None,
-            local: None,
+            stamp_read_ms: None,
+            lead_ms: None,
             steps: 0,
             successes: 0,
             progress: Progress::default(),
@@ -132,9 +137,11 @@ impl<'a> Scan<'a> {
 
     fn line(&mut self, line: &Line<'_>) {
         self.order += 1;
-        self.stamp = line.stamp.or(self.stamp);
-        let local = line.stamp.filter(|stamp| stamp.is_local());
-        self.local = local.zip(line.read_ms).or(self.local);
+        if let Some(stamp) = line.stamp {
+            (self.stamp, self.stamp_read_ms) = (Some(stamp), line.read_ms);
+            let local = line.read_ms.filter(|_| stamp.is_local());
+            self.lead_ms = local.and_then(|read_ms| stamp.lead_ms(read_ms)).max(self.lead_ms);
+        }
         let place = self.blocks.next(line.text);
         match place {
             Place::Closes => {
@@ -211,7 +218,8 @@ impl<'a> Scan<'a> {
                     // The kernel's times since its start say nothing of the time of day.
                     stamp: self.stamp.filter(|_| !line.is_uptime),
                     is_stamped: line.stamp.is_some(),
-                    read_ms: line.read_ms,
+                    read_ms: line.read_ms.filter(|_| !line.is_uptime),
+                    stamp_read_ms: self.stamp_read_ms,
                     rank: line.rank.or(self.source_rank),
                     survived: false,
                 },
@@ -351,6 +359,6 @@ impl<'a> Scan<'a> {
         });
         let mut found: Vec<Finding> = found.collect();
         found.sort_by_key(|finding| (finding.order, finding.rule));
-        Findings { found, times: self.times, local: self.local }
+        Findings { found, times: self.times, lead_ms: self.lead_ms }
     }
 }

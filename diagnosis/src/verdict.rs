@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use regex::Regex;
 
 use crate::answer::{Consequence, Diagnosis, Evidence};
-use crate::clock::{Context, Stamp};
+use crate::clock::{Context, zone_of};
 use crate::facts::{Fact, FactKind, StopReason, Weight};
 use crate::pattern::Pattern;
 use crate::rules::{Rule, Rules, Strength};
@@ -49,28 +49,37 @@ struct Clue {
     file: String,
     node: Option<String>,
     clock_ahead_ms: i64,
-    /// A line of its source with a time of an unknown zone, and when that was read.
-    local: Option<(Stamp, i64)>,
+    /// See [`crate::scan::Findings`].
+    lead_ms: Option<i64>,
     certain: bool,
     /// On the coordinator's clock, once all is known.
     at_ms: Option<i64>,
 }
 
 impl Clue {
-    /// The time that its line gives; without one, when the line was read, else the last time that its
-    /// source gave before.
+    /// The time that its line gives; without one, the last time that its source gave before, or when the
+    /// line was read where that was with a later piece of the log.
     fn time(&self, context: Context) -> Option<i64> {
         let finding = &self.finding;
-        let zone_ms = self.local.and_then(|(stamp, read_ms)| {
-            stamp.zone_ms(context, read_ms.saturating_add(self.clock_ahead_ms))
-        });
+        let zone_ms = self.lead_ms.map(|lead| zone_of(lead.saturating_sub(self.clock_ahead_ms)));
         let given = finding.stamp.map(|stamp| {
-            let zone_ms = if stamp.is_local() { zone_ms.unwrap_or_default() } else { 0 };
-            stamp.resolve(context) - zone_ms - self.clock_ahead_ms
+            let zone_ms = zone_ms.filter(|_| stamp.is_local()).unwrap_or_default();
+            let ahead_ms = zone_ms.saturating_add(self.clock_ahead_ms);
+            match finding.stamp_read_ms {
+                // Nothing is written after it was read.
+                Some(read_ms) => stamp
+                    .near(read_ms.saturating_add(ahead_ms))
+                    .saturating_sub(ahead_ms)
+                    .min(read_ms),
+                None => stamp.resolve(context).saturating_sub(ahead_ms),
+            }
         });
-        let Some(read_ms) = finding.read_ms.filter(|_| !finding.is_stamped) else { return given };
-        let in_utc = finding.stamp.is_some_and(|stamp| !stamp.is_local()) || zone_ms.is_some();
-        given.filter(|_| in_utc).max(Some(read_ms - READ_LATE_MS))
+        match finding.read_ms {
+            Some(read_ms) if !finding.is_stamped && finding.stamp_read_ms != Some(read_ms) => {
+                given.max(Some(read_ms.saturating_sub(READ_LATE_MS)))
+            }
+            _ => given,
+        }
     }
 }
 
@@ -95,7 +104,7 @@ impl<'a> Case<'a> {
             file: source.name.to_owned(),
             node: source.node.map(str::to_owned),
             clock_ahead_ms: source.clock_ahead_ms,
-            local: findings.local,
+            lead_ms: findings.lead_ms,
             certain: false,
             at_ms: None,
         }));
@@ -169,13 +178,14 @@ impl<'a> Case<'a> {
                         stamp: None,
                         is_stamped: false,
                         read_ms: None,
+                        stamp_read_ms: None,
                         rank: fact.rank,
                         survived: false,
                     },
                     file: "facts".to_owned(),
                     node: fact.node.clone(),
                     clock_ahead_ms: 0,
-                    local: None,
+                    lead_ms: None,
                     certain,
                     at_ms: fact.at_ms,
                 });

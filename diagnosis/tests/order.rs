@@ -308,3 +308,60 @@ fn a_line_without_a_time_has_that_of_its_reading() {
         assert_eq!(answer(&bare(510.0), &stamped(zone_ms)), Some(2), "{zone_ms}");
     }
 }
+
+/// Times of which parts are missing belong to the time of their reading.
+#[test]
+fn times_without_a_year_or_a_day_are_those_near_their_reading() {
+    let rules = Rules::built_in().unwrap();
+    let full = "OSError: [Errno 28] No space left on device";
+    let illegal = "CUDA error: an illegal memory access was encountered";
+    let answer = |times: [&str; 2], read: [f64; 2]| {
+        let texts = [format!("INFO ready\n{full}\n"), format!("{} {illegal}\n", times[1])];
+        let texts = [texts[0].replacen("INFO", times[0], 1), texts[1].clone()];
+        let second_line = texts[0].find('\n').unwrap() + 1;
+        let of_first = [(0, ten(1.0)), (second_line, ten(read[0]))];
+        let of_second = [(0, ten(read[1]))];
+        let mut case = Case::new(&rules);
+        for (rank, text, times) in
+            [(1, &texts[0], of_first.as_slice()), (2, &texts[1], of_second.as_slice())]
+        {
+            let name = format!("rank-{rank}.log");
+            let source = Source { read_times: times, ..Source::whole(&name, text.as_bytes()) };
+            case.read(&source.of_rank(Some(rank)));
+        }
+        case.conclude().rank
+    };
+    // Month and day; nothing but the time of day; with a zone that nobody names.
+    for [early, late] in [
+        ["INFO 03-01 10:00:01", "E0301 10:08:20.000271 12 file.cpp:9]"],
+        ["[10:00:01.000]", "[10:08:20.000] ERROR"],
+        ["[18:00:01.000]", "[18:08:20.000] ERROR"],
+        ["[03:00:01.000]", "[03:08:20.000] ERROR"],
+    ] {
+        assert_eq!(answer([early, late], [400.0, 500.1]), Some(1), "{early}");
+        assert_eq!(answer([early, late], [510.0, 500.1]), Some(2), "{early}");
+    }
+}
+
+/// A log that was read late, and a line about another time, say nothing of the zone.
+#[test]
+fn a_log_that_is_read_late_keeps_its_times() {
+    let rules = Rules::built_in().unwrap();
+    let lines = |second: f64, last: &str| {
+        format!("{} INFO step 1\n2025-11-02 04:00:00 is when it was saved\n{last}\n", at(second, 0))
+    };
+    let full = "OSError: [Errno 28] No space left on device";
+    let illegal = "RuntimeError: CUDA error: an illegal memory access was encountered";
+    // The node was cut off: its log came nine minutes later.
+    let cut_off = lines(100.0, &format!("{} ERROR {full}", at(120.0, 0)));
+    let other = lines(100.0, &format!("{} ERROR {illegal}", at(125.0, 0)));
+    let mut case = Case::new(&rules);
+    let late = [(0, ten(660.0))];
+    let soon = [(0, ten(125.1))];
+    for (rank, text, times) in [(1, &cut_off, &late), (2, &other, &soon)] {
+        let name = format!("rank-{rank}.log");
+        let source = Source { read_times: times, ..Source::whole(&name, text.as_bytes()) };
+        case.read(&source.of_rank(Some(rank)));
+    }
+    assert_eq!(case.conclude().rank, Some(1));
+}

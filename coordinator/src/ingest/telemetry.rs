@@ -23,6 +23,8 @@ const WATCH: usize = 16_384;
 const MAX_NODES: usize = 20_000;
 /// A sample whose time differs more from now than this is kept with the time at which it came.
 const MAX_SKEW_MS: u64 = 5_000;
+/// A clock is taken to be at most a century off, in milliseconds.
+const FARTHEST_CLOCK_MS: i64 = 100 * 366 * 24 * 3600 * 1000;
 /// Agents send one a second at most; what comes sooner than this after the one before is not kept.
 const LEAST_GAP_MS: u64 = 250;
 /// Samples that a watcher that comes back can still have.
@@ -79,7 +81,8 @@ impl Telemetry {
 
     /// How far a node's clock is ahead of this one, in milliseconds, as the node measured it last.
     pub fn clock_ahead_ms(&self, node: &NodeId) -> Option<i64> {
-        self.latest(node)?.host.clock_offset_ms
+        let ahead_ms = self.latest(node)?.host.clock_offset_ms?;
+        Some(ahead_ms.clamp(-FARTHEST_CLOCK_MS, FARTHEST_CLOCK_MS))
     }
 
     pub fn counts(&self, node: &NodeId) -> Option<Counts> {
