@@ -308,6 +308,29 @@ fn a_job_on_a_sick_node_waits_only_shortly_for_its_verdict() {
         (JobState::Running, vec!["n2".to_owned()])
     );
     assert_eq!(fleet.examined.first(), Some(&("train".to_owned(), 1)));
+    // It comes while the next attempt runs, and says nothing of that one.
+    let (job, late) = (fleet.job("train").id.clone(), Box::new(verdict(Again::Never)));
+    fleet.step(Event::Examined { job, attempt: 1, verdict: late });
+    fleet.settle();
+    assert_eq!((fleet.state("train"), fleet.job("train").attempts), (JobState::Running, 2));
+    assert_eq!(done(&fleet, "train", 1), "goes on without the part that is sick");
+    assert_eq!(done(&fleet, "train", 2), "");
+}
+
+/// A sick node is lost before it has said that nothing runs there: its fence is waited for, and nothing is
+/// asked or written meanwhile.
+#[test]
+fn a_sick_node_that_is_lost_keeps_nobody_busy() {
+    let mut fleet = nodes(3);
+    fleet.verdict = None;
+    fleet.submit("train", &gang("train", "2", ""));
+    fleet.settle();
+    falls_sick(&mut fleet, "n1");
+    fleet.deliver("n2");
+    fleet.report("n2");
+    fleet.live(&["n2", "n3"], 60);
+    assert_eq!(fleet.state("train"), JobState::Stopping);
+    assert!(fleet.examined.is_empty(), "{:?}", fleet.examined);
 }
 
 /// The head's agent tells in one report that the entrypoint was stopped, and that nothing is left.

@@ -439,7 +439,9 @@ impl Core {
         }
         let Some(job) = self.jobs.get(&gang.job).cloned() else { return };
         let Some(outcome) = job.outcome.clone() else { return };
-        let mut ends = job.state == JobState::Stopping && (all_done || job_done);
+        // Nothing is gained by looking for a cause before another attempt can begin.
+        let early = job_done && !matches!(outcome, Outcome::Evacuated { .. });
+        let mut ends = job.state == JobState::Stopping && (all_done || early);
         let mut outcome = outcome;
         if ends {
             outcome = self.with_first_cause(&gang, outcome, out);

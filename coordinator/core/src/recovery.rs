@@ -27,6 +27,8 @@ pub const ASK_AGAIN_MS: u64 = 60_000;
 pub const VERDICT_MS: u64 = 600_000;
 /// The same of an attempt whose node fell sick: another follows whatever the verdict is.
 pub const EVACUATED_MS: u64 = 10_000;
+/// What is done about such an attempt.
+const EVACUATED_DONE: &str = "goes on without the part that is sick";
 /// Nodes are kept for the next attempt for no longer than this.
 pub const KEPT_MS: u64 = 180_000;
 
@@ -248,18 +250,11 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) -> Option<Outcome> {
-        let attempt = self.attempts.get(&(job.id.clone(), gang.attempt))?.clone();
-        let Some(verdict) = &attempt.verdict else {
-            let waits = self.wait_for_verdict(&job.id, gang.attempt, EVACUATED_MS, now, out);
-            return (!waits).then_some(outcome);
-        };
-        let verdict = Verdict {
-            done: "goes on without the part that is sick".to_owned(),
-            ..(**verdict).clone()
-        };
-        let attempt = Attempt { verdict: Some(Arc::new(verdict)), ..Attempt::clone(&attempt) };
-        self.put(Write::Attempt(Arc::new(attempt)), out);
-        Some(outcome)
+        let attempt = self.attempts.get(&(job.id.clone(), gang.attempt));
+        let is_known = attempt.is_some_and(|attempt| attempt.verdict.is_some());
+        let is_over =
+            is_known || !self.wait_for_verdict(&job.id, gang.attempt, EVACUATED_MS, now, out);
+        is_over.then_some(outcome)
     }
 
     /// How the attempts went, with this one.
@@ -313,12 +308,20 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) {
-        self.examined.remove(job);
+        // Of an earlier attempt it may come when the newest is asked about, or kept up.
+        let is_newest = self.jobs.get(job).is_some_and(|job| job.attempts == number);
+        if is_newest {
+            self.examined.remove(job);
+        }
         let Some(attempt) = self.attempts.get(&(job.clone(), number)) else { return };
         if attempt.verdict.is_some() {
             return;
         }
-        let verdict = Arc::new(verdict);
+        let done = match attempt.outcome {
+            Some(Outcome::Evacuated { .. }) => EVACUATED_DONE.to_owned(),
+            _ => verdict.done.clone(),
+        };
+        let verdict = Arc::new(Verdict { done, ..verdict });
         let attempt = Attempt { verdict: Some(verdict.clone()), ..Attempt::clone(attempt) };
         let gang = attempt.gang.clone();
         // Of an attempt whose gang has gone on, nobody knows the nodes any more.
@@ -330,7 +333,9 @@ impl Core {
             self.doubt_after(&gang, verdict, now, out);
         }
         self.put(Write::Attempt(Arc::new(attempt)), out);
-        self.settle_hold(job, &verdict, now, out);
+        if is_newest {
+            self.settle_hold(job, &verdict, now, out);
+        }
         self.settle(&gang, now, out);
     }
 
