@@ -20,6 +20,7 @@ use gangline_training::{Limits, Pace, Reading, Series, Stragglers, Watch};
 
 use crate::board::JobSnapshot;
 use crate::core::job::{Job, JobState};
+use crate::core::stall::StallWord;
 use crate::ingest::logs::Logs;
 use reader::File;
 
@@ -61,8 +62,20 @@ pub struct Shown {
     slow: (u32, Vec<SlowRank>),
     /// More may come to its logs.
     follows: bool,
-    /// It has stalled, and that is told when its processes have been looked at.
-    untold: bool,
+    /// What becomes of the word that it has stalled, while its processes are looked at before that is told.
+    looking: Looking,
+}
+
+/// Whether somebody looks at the processes of a training that has stalled, before that is told.
+#[derive(Debug, Clone, PartialEq, Default)]
+enum Looking {
+    #[default]
+    Nobody,
+    Somebody,
+    /// It went on meanwhile; that is the word of it.
+    Resumed(StallWord),
+    /// It was told meanwhile that it hangs.
+    Superseded,
 }
 
 /// A training that goes on no more.

@@ -11,7 +11,7 @@ use gangline_training::{Gpu, Pattern, Policy, Signs, Verdict, Watch, pattern};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::{Kept, Stalled, Training, Trainings, capture, whole, words};
+use super::{Kept, Looking, Stalled, Training, Trainings, capture, whole, words};
 use crate::agents::Agents;
 use crate::board::{Board, JobSnapshot};
 use crate::core::event::Event;
@@ -69,7 +69,7 @@ pub async fn run(parts: Parts) {
         }
         for word in said {
             tracing::info!(job = %word.job, kind = ?word.kind, text = word.text, "training");
-            if word.kind == StallKind::Resumed && parts.forget_untold(&word) {
+            if parts.is_for_whoever_looks(&word) {
                 continue;
             }
             if parts.wants_capture(&word) {
@@ -96,15 +96,27 @@ impl Parts {
             StallKind::Resumed | StallKind::Straggler | StallKind::StragglerOver => false,
         };
         if wants && word.kind == StallKind::Stalled {
-            whole(&self.trainings.kept(&word.job).shown).untold = true;
+            whole(&self.trainings.kept(&word.job).shown).looking = Looking::Somebody;
         }
         wants
     }
 
-    /// Whether the stall that is over was told to nobody: then its end is not told either.
-    fn forget_untold(&self, word: &StallWord) -> bool {
+    /// Whether whoever looks at a training that has stalled, and has not told that yet, tells this word
+    /// too, or nothing.
+    fn is_for_whoever_looks(&self, word: &StallWord) -> bool {
         let kept = self.trainings.kept(&word.job);
-        std::mem::replace(&mut whole(&kept.shown).untold, false)
+        let mut shown = whole(&kept.shown);
+        match (&shown.looking, word.kind) {
+            (Looking::Somebody, StallKind::Resumed) => {
+                shown.looking = Looking::Resumed(word.clone());
+                true
+            }
+            (Looking::Somebody, StallKind::Hung) => {
+                shown.looking = Looking::Superseded;
+                false
+            }
+            _ => false,
+        }
     }
 
     /// Has the agents look into the gang first: what follows the word may be its end.
@@ -130,22 +142,33 @@ impl Parts {
             word.text = format!("{}; {seen}", word.text);
         }
         word.for_ms += u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        // It may have gone on meanwhile: then nothing is done about it.
         let kept = self.trainings.kept(&word.job);
+        let is_warning = word.kind == StallKind::Stalled;
         {
             let mut shown = whole(&kept.shown);
-            if word.kind == StallKind::Stalled && !std::mem::replace(&mut shown.untold, false) {
+            // What is over before it was told is not told.
+            if is_warning && shown.looking != Looking::Somebody {
+                shown.looking = Looking::Nobody;
                 return;
             }
             match &mut shown.stalled {
                 Some((attempt, stalled)) if *attempt == word.attempt => {
                     stalled.said = word.text.as_str().into();
                 }
-                Some(_) | None => return,
+                // The word that it goes on is on its way, and nothing is done about it.
+                Some(_) | None if !is_warning => return,
+                Some(_) | None => {}
             }
         }
         // Without a driver there is nobody who waits for it.
         let _ = self.driver.tell(Event::Stall(word)).await;
+        if is_warning {
+            // It may have gone on just now: that comes after the warning.
+            let looking = std::mem::take(&mut whole(&kept.shown).looking);
+            if let Looking::Resumed(word) = looking {
+                let _ = self.driver.tell(Event::Stall(word)).await;
+            }
+        }
     }
 
     /// What is to be said, and the gangs that have failed and are kept up since the last round.
