@@ -35,6 +35,9 @@ const WORDS_EVERY: Duration = Duration::from_secs(30);
 /// What only counts further is written down at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
+/// What NVIDIA's driver makes wherever it is.
+const CONTROL_DEVICE: &str = "/dev/nvidiactl";
+
 /// Where the watch gets what it judges.
 pub struct Sources {
     pub readings: NewestReadings,
@@ -124,7 +127,7 @@ impl Watch {
     /// Runs until it is dropped.
     pub async fn run(mut self, mut sources: Sources) {
         if let Err(problem) = sources.nvml.as_ref() {
-            self.translator.learn_problem(problem);
+            self.translator.learn_problem(problem, Path::new(CONTROL_DEVICE).exists());
         }
         for gpu in &sources.identities {
             if let Some(address) = &gpu.pci_bus_id {
@@ -202,7 +205,11 @@ impl Watch {
                     state.registered.gpus = visible.iter().map(|gpu| gpu.0.clone()).collect();
                 }
                 Rule::PortCount => state.registered.ports = 0,
-                Rule::PortState => state.registered.rates.clear(),
+                // Nor is it slower than it can be any more.
+                Rule::PortState => {
+                    let port = wanted.component.split_once(':').map(|(_, port)| port.to_owned());
+                    port.and_then(|port| state.registered.rates.remove(&port));
+                }
                 _ => {}
             }
         }

@@ -43,6 +43,7 @@ impl Registered {
         let moved = !visible.is_empty() && !visible.iter().any(|gpu| self.gpus.contains(&gpu.0));
         if moved {
             self.gpus.clear();
+            self.rates.clear();
         }
         self.gpus.extend(visible.iter().map(|gpu| gpu.0.clone()));
     }
@@ -56,21 +57,6 @@ impl Registered {
             let known = self.rates.entry(port_name(&device.name, port.number)).or_default();
             *known = rate.max(*known);
         }
-    }
-
-    /// What a port can do, in bytes per second: what it ever did, and what most others of its kind did.
-    fn full_rate(&self, rdma: &RdmaReading, device: &RdmaDevice, port: u32) -> Option<u64> {
-        let known = |device: &RdmaDevice, port: u32| {
-            self.rates.get(&port_name(&device.name, port)).copied()
-        };
-        let kind = device.board_id.as_ref();
-        let of_kind = |(other, port): (&RdmaDevice, &rdma::Port)| {
-            let same = kind.is_some() && other.board_id.as_ref() == kind;
-            same.then(|| known(other, port.number)).flatten()
-        };
-        let mut of_kind: Vec<u64> = all_ports(rdma).filter_map(of_kind).collect();
-        of_kind.sort_unstable_by(|a, b| b.cmp(a));
-        known(device, port).max(of_kind.get(of_kind.len() / 2).copied())
     }
 }
 
@@ -225,12 +211,13 @@ impl Translator {
         }
     }
 
-    /// NVML could not be used when the agent began.
-    pub fn learn_problem(&mut self, problem: &NvmlError) {
+    /// NVML could not be used when the agent began. A node without devices of the driver has no use for
+    /// it: images bring libraries along that work nowhere.
+    pub fn learn_problem(&mut self, problem: &NvmlError, has_devices: bool) {
         self.library = match problem {
-            NvmlError::NoDriver => None,
             NvmlError::VersionMismatch => Some(Handle::DriverMismatch),
-            other => Some(Handle::Error(other.to_string())),
+            NvmlError::NoDriver => None,
+            other => has_devices.then(|| Handle::Error(other.to_string())),
         };
     }
 
@@ -440,7 +427,10 @@ fn ports(rdma: &RdmaReading, registered: &Registered, in_use: bool, out: &mut Ve
                 .as_ref()
                 .map(|state| PhysicalState::from_sysfs(&state.name)),
             rate_gbps: port.rate_bytes_per_s.map(gbps),
-            expected_rate_gbps: registered.full_rate(rdma, device, port.number).map(gbps),
+            expected_rate_gbps: registered
+                .rates
+                .get(&port_name(&device.name, port.number))
+                .map(|rate| gbps(*rate)),
             in_use: Some(in_use),
             counters: counters.collect(),
             unreadable: port.unreadable.clone(),

@@ -2,7 +2,7 @@
 //! socket that the environment of a member names. They are asked as NVIDIA's guide shows it for `nc`.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::Failure;
@@ -21,9 +21,17 @@ const ANSWER_BYTES: usize = 128 << 10;
 /// addresses of this machine are tried.
 pub fn connect(environment: &[(String, String)]) -> Option<TcpStream> {
     let (_, value) = environment.iter().rev().find(|(name, _)| name == VARIABLE)?;
-    let here = |address: &SocketAddr| address.ip().is_loopback();
-    let mut addresses = value.to_socket_addrs().ok()?.filter(here);
-    addresses.find_map(|address| TcpStream::connect_timeout(&address, CONNECT).ok())
+    // No name is looked up: that may take long.
+    let addresses = match value.strip_prefix("localhost:") {
+        Some(port) => {
+            let port = port.parse().ok()?;
+            let own = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+            own.map(|ip| SocketAddr::new(ip, port)).to_vec()
+        }
+        None => vec![value.parse().ok()?],
+    };
+    let mut here = addresses.into_iter().filter(|address| address.ip().is_loopback());
+    here.find_map(|address| TcpStream::connect_timeout(&address, CONNECT).ok())
 }
 
 /// Asks how the communicators are. What has come within the time is the answer.

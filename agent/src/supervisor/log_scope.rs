@@ -32,7 +32,10 @@ pub(super) fn of(plan: &MemberPlan, spool: &Spool, nursery: &Arc<Nursery>) -> Sc
     let also: Vec<PathBuf> = metrics_file(plan, &roots).into_iter().collect();
     let has_named = !patterns.is_empty();
     let follows = has_named || !also.is_empty();
-    patterns.extend(HYDRA.map(str::to_owned));
+    // A directory that the spec names may be that of other jobs too.
+    if assignment.workdir.is_none() {
+        patterns.extend(HYDRA.map(str::to_owned));
+    }
     let place = Place::Files {
         roots: roots.clone(),
         except: ours.into_iter().flatten().collect(),

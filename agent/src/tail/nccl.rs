@@ -1,9 +1,11 @@
 //! Lines of logs that say that NCCL has lost its network. Alone they say nothing of a node: the health
 //! rules ask for them where a link was lost at the same time.
 
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use gangline_common::ids::GangId;
+use gangline_common::time::Timestamp;
 use memchr::memmem::Finder;
 use tokio::sync::watch;
 
@@ -29,46 +31,55 @@ static SIGNS: LazyLock<[Finder; 9]> = LazyLock::new(|| {
     .map(Finder::new)
 });
 
+/// After such a line nothing is looked at for so long, in milliseconds.
+const PAUSE_MS: u64 = 1_000;
+
 /// The gang that wrote such a line last.
 #[derive(Debug, Clone)]
-pub struct NcclErrors(watch::Sender<Option<GangId>>);
+pub struct NcclErrors {
+    newest: watch::Sender<Option<GangId>>,
+    /// When that was, on the boot clock; 0 before the first.
+    at_ms: Arc<AtomicU64>,
+}
 
 impl Default for NcclErrors {
     fn default() -> Self {
-        NcclErrors(watch::channel(None).0)
+        NcclErrors { newest: watch::channel(None).0, at_ms: Arc::default() }
     }
 }
 
 impl NcclErrors {
-    /// Told once for each chunk of a log with such a line; only the newest counts.
+    /// Told at most once in [`PAUSE_MS`]; only the newest counts.
     pub fn subscribe(&self) -> watch::Receiver<Option<GangId>> {
-        self.0.subscribe()
+        self.newest.subscribe()
     }
 
     /// Looks at a piece of a gang's log. A line that two pieces share is not seen.
     pub(super) fn look(&self, gang: &GangId, bytes: &[u8]) {
-        if is_there(bytes) {
-            self.0.send_replace(Some(gang.clone()));
+        let now_ms = Timestamp::now().boot_ms;
+        let last_ms = self.at_ms.load(Ordering::Relaxed);
+        if (last_ms == 0 || now_ms.saturating_sub(last_ms) >= PAUSE_MS) && is_there(bytes) {
+            self.at_ms.store(now_ms, Ordering::Relaxed);
+            self.newest.send_replace(Some(gang.clone()));
         }
     }
 }
 
 fn is_there(bytes: &[u8]) -> bool {
-    let mut rest = bytes;
-    for _ in 0..LINES {
-        let Some(at) = NAME.find(rest).into_iter().chain(CODE.find(rest)).min() else {
-            return false;
-        };
-        let (before, from) = rest.split_at(at);
-        let begin = memchr::memrchr(b'\n', before).map_or(0, |end| end + 1);
-        let end = at + memchr::memchr(b'\n', from).unwrap_or(from.len());
-        let line = rest.get(begin.max(at.saturating_sub(LINE))..end.min(at + LINE));
-        if line.is_some_and(|line| SIGNS.iter().any(|sign| sign.find(line).is_some())) {
-            return true;
-        }
-        rest = rest.get(end..).unwrap_or_default();
-    }
-    false
+    let names =
+        |finder: &Finder<'_>| finder.find_iter(bytes).take(LINES).any(|at| is_lost(bytes, at));
+    names(&NAME) || names(&CODE)
+}
+
+/// Whether the line around a place says that the network is lost.
+fn is_lost(bytes: &[u8], at: usize) -> bool {
+    let (before, from) = bytes.split_at(at);
+    let before = before.get(before.len().saturating_sub(LINE)..).unwrap_or_default();
+    let from = from.get(..LINE.min(from.len())).unwrap_or_default();
+    let begin = memchr::memrchr(b'\n', before).map_or(0, |end| end + 1);
+    let end = memchr::memchr(b'\n', from).unwrap_or(from.len());
+    let line = bytes.get(at - (before.len() - begin)..at + end).unwrap_or_default();
+    SIGNS.iter().any(|sign| sign.find(line).is_some())
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ async fn every_kind_of_sick_part_becomes_its_condition() -> TestResult {
     let plain = std::fs::read_to_string(fleet.gpu_file("w0"))?;
     write_gpus(&fleet, &plain, false)?;
     // Both kinds of reading have been there once.
-    tokio::time::sleep(Duration::from_secs(12)).await;
+    tokio::time::sleep(Duration::from_secs(15)).await;
     for node in ["w0", "w1"] {
         let page = api.get(&format!("/api/v1/nodes/{node}")).await?;
         let known = ["gpu", "ecc", "remap", "nvlink", "port"];
