@@ -159,11 +159,13 @@ async fn readings_follow_the_state_file() {
         sm_clock_mhz: Some(1755),
         mem_clock_mhz: Some(2619),
         processes: Some(vec![process(4_194_305), process(4_194_306)]),
+        hears_xids: true,
         ..GpuSample::default()
     };
     assert_eq!(by_uuid(&samples, A), &expected);
     let bare = GpuSample {
         uuid: B.to_owned(),
+        hears_xids: true,
         memory_used_bytes: Some(1024 << 20),
         memory_total_bytes: Some(81_559 << 20),
         memory_reserved_bytes: Some(0),
@@ -189,7 +191,8 @@ async fn a_lost_gpu_reads_as_lost_and_the_others_go_on() {
     scene.write(&(gpu(A, healthy) + &gpu(B, healthy)));
     let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
     let before = nvml.identity().await.expect("identity");
-    let lost = GpuSample { uuid: A.to_owned(), lost: true, ..GpuSample::default() };
+    let lost =
+        GpuSample { uuid: A.to_owned(), lost: true, hears_xids: true, ..GpuSample::default() };
 
     // Marked as lost, and gone from the file: NVML says the same.
     for state in [gpu(A, "lost = true") + &gpu(B, healthy), gpu(B, healthy)] {

@@ -219,6 +219,7 @@ fn cases() -> Vec<Case> {
         sm_clock_mhz: Some(345),
         utilization_pct: Some(0.0),
         memory_used_bytes: Some(4 << 20),
+        hears_xids: true,
         ..GpuSample::default()
     };
     let lost = GpuSample {
