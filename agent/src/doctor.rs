@@ -17,8 +17,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::collectors::accelerator::{Accelerator, AcceleratorError};
 use crate::collectors::host::{self, Roots};
-use crate::collectors::nvml::{NvmlCollector, NvmlError};
 use crate::collectors::storage::room;
 
 /// Longest text or advice of a line, in characters: error texts of other programs may be long.
@@ -85,31 +85,10 @@ fn plain(text: &str) -> String {
     text.trim().chars().take(MAX_TEXT).map(printable).collect()
 }
 
-/// How far this process got with NVML.
-#[derive(Clone, Copy)]
-pub enum NvmlState<'a> {
-    /// It is open.
-    Open(&'a NvmlCollector),
-    /// There is no library: a CPU node.
-    NoLibrary,
-    /// It could not be opened.
-    Failed(&'a NvmlError),
-}
-
-impl<'a> From<&'a Result<Option<NvmlCollector>, NvmlError>> for NvmlState<'a> {
-    fn from(opened: &'a Result<Option<NvmlCollector>, NvmlError>) -> Self {
-        match opened {
-            Ok(Some(collector)) => Self::Open(collector),
-            Ok(None) => Self::NoLibrary,
-            Err(error) => Self::Failed(error),
-        }
-    }
-}
-
 /// What to examine.
 pub struct Subject<'a> {
-    /// The GPUs.
-    pub nvml: NvmlState<'a>,
+    /// The GPUs, as they could be opened: none on a CPU node.
+    pub accelerator: Result<Option<&'a dyn Accelerator>, &'a AcceleratorError>,
     /// GPUs that the configuration promises, if it does.
     pub expected_gpus: Option<u32>,
     /// Value of `NVIDIA_VISIBLE_DEVICES`.

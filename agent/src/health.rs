@@ -21,10 +21,9 @@ use tokio::sync::{mpsc, watch};
 use self::gate::Gate;
 use self::readings::{Registered, Translator};
 use crate::collectors::NewestReadings;
-use crate::collectors::accelerator::{GpuIdentity, XidEvent};
+use crate::collectors::accelerator::{Accelerators, GpuIdentity, XidEvent};
 use crate::durable::replace_file;
 use crate::holders::Holders;
-use crate::inventory::Nvml;
 
 /// File in the state directory with what must survive a restart of the agent.
 const FILE: &str = "health.json";
@@ -41,12 +40,11 @@ const CONTROL_DEVICE: &str = "/dev/nvidiactl";
 /// Where the watch gets what it judges.
 pub struct Sources {
     pub readings: NewestReadings,
-    /// Errors that the driver reports by itself; `None` on a node without NVML.
+    /// Errors that the driver reports by itself; `None` on a CPU node.
     pub xids: Option<mpsc::Receiver<XidEvent>>,
     /// GPUs in the inventory.
     pub visible: watch::Receiver<BTreeSet<GpuId>>,
-    /// NVML as it was opened.
-    pub nvml: Nvml,
+    pub accelerators: Accelerators,
     /// Where they are on the bus.
     pub identities: Vec<GpuIdentity>,
     pub holders: watch::Receiver<Holders>,
@@ -126,7 +124,7 @@ impl Watch {
 
     /// Runs until it is dropped.
     pub async fn run(mut self, mut sources: Sources) {
-        if let Err(problem) = sources.nvml.as_ref() {
+        if let Err(problem) = sources.accelerators.as_ref() {
             self.translator.learn_problem(problem, Path::new(CONTROL_DEVICE).exists());
         }
         for gpu in &sources.identities {

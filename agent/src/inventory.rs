@@ -14,19 +14,18 @@ use gangline_common::wire::v1::{DoctorLevel, DoctorLine, GpuIdentity, NodeInvent
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
+use crate::collectors::accelerator::{
+    self, Accelerator, AcceleratorError, Accelerators, DriverFacts, opened,
+};
 use crate::collectors::host::{self, HostFacts, Limit, Roots};
-use crate::collectors::nvml::{self, DriverFacts, NvmlCollector, NvmlError, usable};
 use crate::collectors::versions;
 use crate::config::Config;
-use crate::doctor::{self, Level, NvmlState, Subject};
+use crate::doctor::{self, Level, Subject};
 
 /// How often the list of GPUs is read again.
 const GPU_CHECK: Duration = Duration::from_secs(10);
 /// Clock ticks of `/proc` are hundredths of a second for every program, whatever the kernel does.
 const MS_PER_TICK: u64 = 10;
-
-/// NVML as it could be opened: absent on a CPU node.
-pub type Nvml = Arc<Result<Option<NvmlCollector>, NvmlError>>;
 
 /// What the configuration and the route say about this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +42,7 @@ pub struct Standing {
 /// What changes from one inventory to the next.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Findings {
-    pub gpus: Vec<nvml::GpuIdentity>,
+    pub gpus: Vec<accelerator::GpuIdentity>,
     pub driver: Option<DriverFacts>,
     pub doctor: Vec<doctor::DoctorLine>,
     /// Versions that are known by files.
@@ -92,7 +91,7 @@ fn cpus_milli(facts: &HostFacts) -> u32 {
     }
 }
 
-fn gpu_identity(gpu: &nvml::GpuIdentity) -> GpuIdentity {
+fn gpu_identity(gpu: &accelerator::GpuIdentity) -> GpuIdentity {
     GpuIdentity {
         uuid: GpuId(gpu.uuid.clone()),
         index: gpu.index,
@@ -127,7 +126,7 @@ fn versions(facts: &HostFacts, findings: &Findings) -> Vec<(String, String)> {
     let all = [
         ("kernel", facts.kernel.clone()),
         ("driver", driver.driver),
-        ("nvml", driver.nvml),
+        ("nvml", driver.library),
         ("cuda", driver.cuda.map(|(major, minor)| format!("{major}.{minor}"))),
         ("nccl", findings.nccl.clone()),
         ("ofed", findings.ofed.clone()),
@@ -141,7 +140,7 @@ fn versions(facts: &HostFacts, findings: &Findings) -> Vec<(String, String)> {
 pub struct Surveyor {
     standing: Standing,
     facts: HostFacts,
-    nvml: Nvml,
+    accelerators: Accelerators,
     subject: DoctorSubject,
     findings: Findings,
     inventory: watch::Sender<Arc<NodeInventory>>,
@@ -172,13 +171,10 @@ impl DoctorSubject {
     }
 
     /// Examines the node; takes seconds.
-    pub async fn examine(
-        &self,
-        nvml: &Result<Option<NvmlCollector>, NvmlError>,
-    ) -> Vec<doctor::DoctorLine> {
+    pub async fn examine(&self, accelerators: &Accelerators) -> Vec<doctor::DoctorLine> {
         let last = u16::try_from(self.ports.end().saturating_sub(1)).unwrap_or(u16::MAX);
         let subject = Subject {
-            nvml: NvmlState::from(nvml),
+            accelerator: accelerators.as_ref().as_ref().map(Option::as_deref),
             expected_gpus: None,
             nvidia_visible: variable("NVIDIA_VISIBLE_DEVICES"),
             cuda_visible: variable("CUDA_VISIBLE_DEVICES"),
@@ -206,19 +202,23 @@ pub struct Survey {
 
 impl Surveyor {
     /// Takes the first look, without the doctor.
-    pub async fn begin(standing: Standing, nvml: Nvml, subject: DoctorSubject) -> (Self, Survey) {
+    pub async fn begin(
+        standing: Standing,
+        accelerators: Accelerators,
+        subject: DoctorSubject,
+    ) -> (Self, Survey) {
         let facts = host::facts(&subject.roots);
         let mut findings = Findings {
             nccl: versions::nccl(Path::new("/")),
             ofed: versions::ofed(&subject.roots.sys),
             ..Findings::default()
         };
-        if let Some(nvml) = opened(&nvml) {
-            findings.gpus = gpus(nvml).await.unwrap_or_else(|error| {
+        if let Some(accelerator) = opened(&accelerators) {
+            findings.gpus = gpus(accelerator).await.unwrap_or_else(|error| {
                 tracing::warn!(%error, "the GPUs cannot be listed yet");
                 Vec::new()
             });
-            findings.driver = nvml.driver().await.ok();
+            findings.driver = accelerator.driver().await.ok();
         }
         let first = Arc::new(inventory(&standing, &facts, &findings));
         let (inventory_sender, inventory) = watch::channel(first);
@@ -226,7 +226,7 @@ impl Surveyor {
         let surveyor = Surveyor {
             standing,
             facts,
-            nvml,
+            accelerators,
             subject,
             findings,
             inventory: inventory_sender,
@@ -237,21 +237,23 @@ impl Surveyor {
 
     /// Lets the doctor look, then looks for changes until it is dropped.
     pub async fn run(mut self) {
-        self.findings.doctor = self.subject.examine(&self.nvml).await;
+        self.findings.doctor = self.subject.examine(&self.accelerators).await;
         self.publish();
         let mut checks = tokio::time::interval(GPU_CHECK);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             checks.tick().await;
-            let Some(nvml) = opened(&self.nvml) else { return std::future::pending().await };
+            let Some(accelerator) = opened(&self.accelerators) else {
+                return std::future::pending().await;
+            };
             // A failure is no news about the GPUs; samples tell of it.
-            let Ok(gpus) = gpus(nvml).await else { continue };
+            let Ok(gpus) = gpus(accelerator).await else { continue };
             if gpus != self.findings.gpus {
                 let (before, after) = (self.findings.gpus.len(), gpus.len());
                 tracing::warn!(before, after, "the GPUs of this node have changed");
-                self.findings.driver = nvml.driver().await.ok();
+                self.findings.driver = accelerator.driver().await.ok();
                 self.findings.gpus = gpus;
-                self.findings.doctor = self.subject.examine(&self.nvml).await;
+                self.findings.doctor = self.subject.examine(&self.accelerators).await;
                 self.publish();
             }
         }
@@ -264,18 +266,13 @@ impl Surveyor {
     }
 }
 
-/// The collector, unless this is a CPU node or NVML could not be opened.
-pub fn opened(nvml: &Nvml) -> Option<&NvmlCollector> {
-    nvml.as_ref().as_ref().ok().and_then(Option::as_ref)
+async fn gpus(
+    accelerator: &dyn Accelerator,
+) -> Result<Vec<accelerator::GpuIdentity>, AcceleratorError> {
+    Ok(accelerator.usable(&accelerator.identity().await?))
 }
 
-async fn gpus(nvml: &NvmlCollector) -> Result<Vec<nvml::GpuIdentity>, NvmlError> {
-    let all = nvml.identity().await?;
-    let (nvidia, cuda) = (variable("NVIDIA_VISIBLE_DEVICES"), variable("CUDA_VISIBLE_DEVICES"));
-    Ok(usable(&all, nvidia.as_deref(), cuda.as_deref()))
-}
-
-fn ids(gpus: &[nvml::GpuIdentity]) -> BTreeSet<GpuId> {
+fn ids(gpus: &[accelerator::GpuIdentity]) -> BTreeSet<GpuId> {
     gpus.iter().map(|gpu| GpuId(gpu.uuid.clone())).collect()
 }
 

@@ -12,7 +12,7 @@ use gangline_agent::inventory::DoctorSubject;
 use gangline_agent::join::JoinError;
 use gangline_agent::ledger::LedgerError;
 use gangline_agent::link::LinkError;
-use gangline_agent::run::{RunError, open_nvml, resolve_program, run};
+use gangline_agent::run::{RunError, open_accelerators, resolve_program, run};
 use gangline_agent::{doctor, shim, status, supervisor};
 use gangline_common::join_token::JoinToken;
 use toml::Value;
@@ -248,8 +248,8 @@ fn examine(arguments: &Doctor) -> anyhow::Result<ExitCode> {
     let runtime = runtime()?;
     let lines = runtime.block_on(async {
         let subject = DoctorSubject::of(&config, resolve_program(&config.python));
-        let nvml = open_nvml(&config).await;
-        subject.examine(&nvml).await
+        let accelerators = open_accelerators(&config).await;
+        subject.examine(&accelerators).await
     });
     runtime.shutdown_background();
     match arguments.json {

@@ -18,15 +18,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::code::Code;
 use crate::collectors::NewestReadings;
-use crate::collectors::accelerator::Accelerator;
+use crate::collectors::accelerator::{self, Accelerator, AcceleratorError, Accelerators, opened};
 use crate::collectors::host::Roots;
-use crate::collectors::nvml::{DEFAULT_TIMEOUT, NvmlCollector, NvmlError};
+use crate::collectors::nvml::DEFAULT_TIMEOUT;
 use crate::collectors::shared::{self, SharedCollector};
 use crate::config::{Config, CoordinatorAddress, OnSigterm};
 use crate::driver::{self, Driver, Input, MAILBOX, Outlook};
 use crate::durable::private_directory;
 use crate::holders::Holders;
-use crate::inventory::{DoctorSubject, Nvml, Standing, Surveyor, opened};
+use crate::inventory::{DoctorSubject, Standing, Surveyor};
 use crate::join::{self, IdentityError, JoinError, StoredIdentity};
 use crate::ledger::{Content, Ledger, LedgerError};
 use crate::link::{self, Link, LinkError, LinkStatus, SILENCE};
@@ -168,14 +168,14 @@ pub fn resolve_program(program: &Path) -> PathBuf {
 /// Judges what is read, for as long as it runs.
 async fn judge(
     health: health::Watch,
-    nvml: Nvml,
+    accelerators: Accelerators,
     readings: NewestReadings,
     visible: telemetry::Visible,
     holders: watch::Receiver<Holders>,
     nccl: watch::Receiver<Option<GangId>>,
     cleared: watch::Receiver<HealthCleared>,
 ) {
-    let accelerator = opened(&nvml).map(|nvml| nvml as &dyn Accelerator);
+    let accelerator = opened(&accelerators);
     let identities = match accelerator {
         // Without them only lines of the kernel's log cannot be told by GPU.
         Some(accelerator) => accelerator.identity().await.unwrap_or_default(),
@@ -186,7 +186,7 @@ async fn judge(
         readings,
         xids,
         visible,
-        nvml: nvml.clone(),
+        accelerators: Arc::clone(&accelerators),
         identities,
         holders,
         nccl,
@@ -195,18 +195,18 @@ async fn judge(
     health.run(sources).await;
 }
 
-/// Opens NVML as configured. Waits at most for its time-out.
-pub async fn open_nvml(config: &Config) -> Nvml {
+/// Opens what the node has, as configured. Waits at most for its time-out.
+pub async fn open_accelerators(config: &Config) -> Accelerators {
     let library = config.nvml_library.clone();
-    let opening = move || NvmlCollector::open(library, DEFAULT_TIMEOUT);
+    let opening = move || accelerator::open(library, DEFAULT_TIMEOUT);
     let opened = match tokio::task::spawn_blocking(opening).await {
         Ok(opened) => opened,
-        Err(error) => Err(NvmlError::Stopped(error.to_string())),
+        Err(error) => Err(AcceleratorError::Failed(error.to_string())),
     };
     match &opened {
         Ok(Some(_)) => {}
         Ok(None) => tracing::info!("no NVML library: a node without GPUs"),
-        Err(error) => tracing::error!(%error, "NVML cannot be used; the node shows no GPU"),
+        Err(error) => tracing::error!(%error, "the GPUs cannot be used; the node shows none"),
     }
     Arc::new(opened)
 }
@@ -248,6 +248,7 @@ impl Agent {
             excluded_devices: config.rdma_exclude.clone(),
         };
         let (health, gate) = health::Watch::new(&config.state_dir, rules, health);
+        let try_shared = gate.try_shared();
         let (whole, readings) = watch::channel(None);
         let history = History::default();
         let supervised = supervisor_config(config, &place, readings.clone())?;
@@ -286,20 +287,22 @@ impl Agent {
         let mut others = JoinSet::new();
         others.spawn(reaper::run());
         others.spawn(history.follow(samples.clone()));
-        let nvml = open_nvml(config).await;
+        let accelerators = open_accelerators(config).await;
         let subject = DoctorSubject::of(config, resolve_program(&config.python));
         let roots = subject.roots.clone();
         let standing = standing(config, &place);
-        let (surveyor, survey) = Surveyor::begin(standing, nvml.clone(), subject).await;
+        let (surveyor, survey) =
+            Surveyor::begin(standing, Arc::clone(&accelerators), subject).await;
         others.spawn(surveyor.run());
         let (clock, clock_receiver) = watch::channel(None);
         let last_sent = Arc::new(LastSent::default());
         let node = identity.node.as_str();
         let shared =
-            SharedCollector::new(Arc::clone(&nursery), shared_root.clone(), node, shared::TIMEOUT);
+            SharedCollector::new(Arc::clone(&nursery), shared_root.clone(), node, shared::TIMEOUT)
+                .on_demand(try_shared);
         let visible = survey.visible.clone();
         let sources = Sources {
-            nvml: nvml.clone(),
+            accelerators: Arc::clone(&accelerators),
             visible: survey.visible,
             roots,
             state_dir: config.state_dir.clone(),
@@ -318,7 +321,7 @@ impl Agent {
         let nccl = tails.nccl.subscribe();
         others.spawn(judge(
             health,
-            nvml,
+            accelerators,
             readings,
             visible,
             holders_receiver,

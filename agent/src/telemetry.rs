@@ -21,10 +21,11 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use self::pace::{Pacer, Round};
-use crate::collectors::accelerator::{Accelerator, GpuSample};
+use crate::collectors::accelerator::{
+    Accelerator, AcceleratorError, Accelerators, GpuSample, opened,
+};
 use crate::collectors::host::{HostCollector, HostSample, Roots};
 use crate::collectors::kernel::{KernelCollector, KernelReading};
-use crate::collectors::nvml::NvmlError;
 use crate::collectors::rdma::{RdmaCollector, RdmaReading};
 use crate::collectors::shared::{self, SharedCollector, SharedReading};
 use crate::collectors::slot::{Outcome, Pace, Plan, Slot, on_thread, until_next};
@@ -32,7 +33,6 @@ use crate::collectors::storage::{StorageCollector, StorageReading};
 use crate::collectors::tasks::{TasksCollector, TasksReading};
 use crate::collectors::versions::{Versions, VersionsCollector};
 use crate::collectors::{ClockOffset, Readings};
-use crate::inventory::{Nvml, opened};
 use crate::link::LinkStatus;
 
 /// Readings are put together so long after they began: most are complete by then, and not a second old.
@@ -49,7 +49,7 @@ const fn plan(name: &'static str, interval_s: u64, timeout_s: u64) -> Plan {
 const GPU: Plan = plan("gpu", 1, 15);
 const RDMA: Plan = plan("rdma", 1, 10);
 const HOST: Plan = plan("host", 1, 10);
-const STORAGE: Plan = plan("storage", 10, 10);
+const STORAGE: Plan = plan("storage", 5, 10);
 const TASKS: Plan = plan("tasks", 30, 30);
 const KERNEL: Plan = plan("kernel", 1, 10);
 const VERSIONS: Plan = plan("versions", 60, 10);
@@ -69,7 +69,7 @@ pub type Visible = watch::Receiver<BTreeSet<GpuId>>;
 
 /// What readings are taken of, and what they are told.
 pub struct Sources {
-    pub nvml: Nvml,
+    pub accelerators: Accelerators,
     pub visible: Visible,
     pub roots: Roots,
     pub state_dir: PathBuf,
@@ -105,8 +105,8 @@ pub async fn collect(
     let pace = Arc::new(Pace::default());
     let epoch = Instant::now();
     let slots = Slots::begin(&sources, &pace, epoch);
-    let nvml = Arc::clone(&sources.nvml);
-    let accelerator = opened(&nvml).map(|nvml| nvml as &dyn Accelerator);
+    let accelerators = Arc::clone(&sources.accelerators);
+    let accelerator = opened(&accelerators);
     let gpus = read_gpus(accelerator, slots.gpus.clone(), sources.visible.clone(), epoch);
     let (collector, slot) = (sources.shared.take(), Arc::clone(&slots.shared));
     let shared = async {
@@ -125,7 +125,7 @@ impl Slots {
         }
         let (roots, epoch) = (&sources.roots, epoch.into_std());
         let slots = Slots {
-            gpus: opened(&sources.nvml).map(|_| slot(GPU, pace)),
+            gpus: opened(&sources.accelerators).map(|_| slot(GPU, pace)),
             rdma: slot(RDMA, pace),
             host: slot(HOST, pace),
             storage: slot(STORAGE, pace),
@@ -219,7 +219,7 @@ async fn read_gpus(
     loop {
         slot.begin();
         let reading = accelerator.sample().await.map_err(|error| match error {
-            NvmlError::TimedOut(_) | NvmlError::Hung(_) => Outcome::Hung,
+            AcceleratorError::Hung(_) => Outcome::Hung,
             error => Outcome::Failed(error.to_string()),
         });
         let visible = visible.borrow().clone();
@@ -337,7 +337,7 @@ mod tests {
         };
         let known = inventory(&standing, &HostFacts::default(), &Findings::default());
         Sources {
-            nvml: Arc::new(Ok(None)),
+            accelerators: Arc::new(Ok(None)),
             visible: watch::channel(BTreeSet::new()).1,
             roots: Roots::default(),
             temp_root: state_dir.join("temp"),

@@ -11,15 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_agent::collectors::accelerator::{
-    Accelerator, Ecc, Fabric, FabricState, GpuProcess, Owner, RecoveryAction, RemappedRows,
-    clock_reason,
+    Accelerator, AcceleratorError, Ecc, Fabric, FabricState, GpuProcess, Owner, RecoveryAction,
+    RemappedRows, clock_reason,
 };
 use gangline_agent::collectors::host::{HostFacts, Roots};
 use gangline_agent::collectors::nvml::{
     DEFAULT_TIMEOUT, GpuSample, NvmlCollector, NvmlError, XidEvent,
 };
 use gangline_agent::collectors::slot::Outcome;
-use gangline_agent::doctor::{self, DoctorLine, Level, NvmlState, Subject};
+use gangline_agent::doctor::{self, DoctorLine, Level, Subject};
 use gangline_agent::inventory::{Findings, Standing, inventory};
 use gangline_agent::link::LinkStatus;
 use gangline_agent::telemetry::{Numbered, Sources, collect};
@@ -417,7 +417,7 @@ fn sources(nvml: NvmlCollector, state_dir: &Path) -> Sources {
     };
     let known = inventory(&standing, &HostFacts::default(), &Findings::default());
     Sources {
-        nvml: Arc::new(Ok(Some(nvml))),
+        accelerators: Arc::new(Ok(Some(Box::new(nvml)))),
         visible: watch::channel([GpuId(A.to_owned())].into()).1,
         roots: Roots::default(),
         state_dir: state_dir.to_owned(),
@@ -496,10 +496,12 @@ async fn one_gpu_that_hangs_is_a_driver_that_hangs() {
     assert_eq!(nvml.sample().await.expect("sample").len(), 2);
 }
 
-fn subject(nvml: NvmlState<'_>, expected_gpus: u32) -> Subject<'_> {
+type Opened<'a> = Result<Option<&'a dyn Accelerator>, &'a AcceleratorError>;
+
+fn subject(accelerator: Opened<'_>, expected_gpus: u32) -> Subject<'_> {
     let here = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     Subject {
-        nvml,
+        accelerator,
         expected_gpus: Some(expected_gpus),
         nvidia_visible: None,
         cuda_visible: Some("0".to_owned()),
@@ -525,7 +527,7 @@ async fn the_doctor_tells_what_the_stand_in_shows() {
     let own = std::process::id();
     scene.write(&(gpu(A, &format!("pids = [{own}]")) + &gpu(B, "")));
     let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
-    let lines = doctor::examine(&subject(NvmlState::Open(&nvml), 2)).await;
+    let lines = doctor::examine(&subject(Ok(Some(&nvml)), 2)).await;
     print!("{}", doctor::render(&lines));
     assert_eq!(line(&lines, "GPUs").level, Level::Ok);
     assert_eq!(line(&lines, "Xid events").level, Level::Ok);
@@ -535,16 +537,16 @@ async fn the_doctor_tells_what_the_stand_in_shows() {
 
     // A pid that no Linux can have is one of another PID namespace.
     scene.write(&(gpu(A, "pids = [4194305]") + &gpu(B, "lost = true")));
-    let lines = doctor::examine(&subject(NvmlState::Open(&nvml), 2)).await;
+    let lines = doctor::examine(&subject(Ok(Some(&nvml)), 2)).await;
     assert_eq!(line(&lines, "GPUs").level, Level::Error);
     assert!(line(&lines, "GPUs").text.contains(B));
     // The lost GPU lists no processes, so nothing is certain.
     assert_eq!(line(&lines, "PID namespace").level, Level::Blind);
 
-    let error = NvmlError::Init("driver not loaded".to_owned());
-    let lines = doctor::examine(&subject(NvmlState::Failed(&error), 2)).await;
+    let error = NvmlError::Init("driver not loaded".to_owned()).into();
+    let lines = doctor::examine(&subject(Err(&error), 2)).await;
     assert_eq!(line(&lines, "GPUs").level, Level::Error);
-    let lines = doctor::examine(&subject(NvmlState::NoLibrary, 2)).await;
+    let lines = doctor::examine(&subject(Ok(None), 2)).await;
     assert_eq!(line(&lines, "GPUs").level, Level::Error, "two were expected");
     assert_eq!(doctor::worst(&lines), Level::Error);
 }

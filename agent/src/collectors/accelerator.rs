@@ -1,8 +1,11 @@
 //! What every kind of accelerator tells about itself, whoever makes it. The kind is chosen at run time by the
-//! driver that is found: NVIDIA's today; a CPU node has none.
+//! driver that is found: NVIDIA's today; a CPU node has none. Names and units are those of NVML and DCGM, which
+//! every dashboard knows: another kind fills in what it has, and what it lacks stays `None`.
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_common::ids::MemberKey;
@@ -10,20 +13,73 @@ use gangline_common::time::Timestamp;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::nvml::{DriverFacts, NvmlError};
+use super::nvml::NvmlCollector;
 
 /// Critical errors that wait for their reader; beyond that they wait inside the driver.
 pub const EVENTS: usize = 256;
 
 /// An answer that takes a while.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, NvmlError>> + Send + 'a>>;
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, AcceleratorError>> + Send + 'a>>;
+
+/// The accelerators of this node as they could be opened: absent on a CPU node.
+pub type Accelerators = Arc<Result<Option<Box<dyn Accelerator>>, AcceleratorError>>;
+
+/// Opens what this node has: the first kind whose library is found. Blocks for at most `timeout` for each kind,
+/// which is also the time-out of every later request. `nvml_library` names NVIDIA's, as
+/// [`NvmlCollector::open`] says.
+///
+/// # Errors
+/// The library is there and does not work.
+pub fn open(
+    nvml_library: Option<PathBuf>,
+    timeout: Duration,
+) -> Result<Option<Box<dyn Accelerator>>, AcceleratorError> {
+    let nvidia = NvmlCollector::open(nvml_library, timeout)?;
+    Ok(nvidia.map(|nvidia| Box::new(nvidia) as Box<dyn Accelerator>))
+}
+
+/// The accelerators, unless this is a CPU node or they could not be opened.
+pub fn opened(accelerators: &Accelerators) -> Option<&dyn Accelerator> {
+    accelerators.as_ref().as_ref().ok().and_then(Option::as_deref)
+}
+
+/// Why there is no answer, in the driver's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AcceleratorError {
+    /// The library is there and no driver is, as in an image of CUDA on a node without GPUs.
+    #[error("{0}")]
+    NoDriver(String),
+    /// The driver was exchanged under the library, or the other way round.
+    #[error("{0}")]
+    VersionMismatch(String),
+    /// No answer within the time-out, or an earlier request is overdue and nothing was asked.
+    #[error("{0}")]
+    Hung(String),
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What the driver says about itself. A value that could not be read is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DriverFacts {
+    /// Version of the kernel driver, e.g. `570.124.06`.
+    pub driver: Option<String>,
+    /// Version of the library that asks it: NVML's.
+    pub library: Option<String>,
+    /// Newest CUDA version that the driver serves, as (major, minor).
+    pub cuda: Option<(u32, u32)>,
+    /// GPUs that the driver counts, whether or not they answer.
+    pub device_count: Option<u32>,
+    /// GPUs whose critical errors are reported here.
+    pub xid_sources: u32,
+}
 
 /// One kind of accelerator, opened.
 pub trait Accelerator: Send + Sync {
     /// Whose it is, e.g. `nvidia`.
     fn kind(&self) -> &'static str;
 
-    /// What stays the same about the GPUs, by index.
+    /// What stays the same about the GPUs, by index. One that is lost later stays in the list.
     fn identity(&self) -> Answer<'_, Vec<GpuIdentity>>;
 
     /// One reading of each GPU. Counters and gauges are read each time, what changes slowly at most every ten
@@ -32,6 +88,9 @@ pub trait Accelerator: Send + Sync {
 
     /// Versions and counts of the driver.
     fn driver(&self) -> Answer<'_, DriverFacts>;
+
+    /// Those of `gpus` that this process may use, by what the environment says to programs of this maker.
+    fn usable(&self, gpus: &[GpuIdentity]) -> Vec<GpuIdentity>;
 
     /// CPU time that readings have taken so far.
     fn cpu_spent(&self) -> Duration;

@@ -16,11 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-use super::accelerator::{Accelerator, Answer, EVENTS};
-pub use super::accelerator::{GpuIdentity, GpuSample, XidEvent};
+use super::accelerator::{Accelerator, AcceleratorError, Answer, EVENTS};
+pub use super::accelerator::{DriverFacts, GpuIdentity, GpuSample, XidEvent};
 pub use visible::usable;
 
 use worker::{Request, Startup};
@@ -33,21 +32,6 @@ const LIBRARY_NAMES: [&str; 2] = ["libnvidia-ml.so.1", "libnvidia-ml.so"];
 
 /// Requests that may wait for the NVML thread. One caller each of sampling, identity, versions and doctor.
 const QUEUE: usize = 4;
-
-/// What the driver says about itself. A value that could not be read is `None`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DriverFacts {
-    /// Version of the kernel driver, e.g. `570.124.06`.
-    pub driver: Option<String>,
-    /// Version of the NVML library.
-    pub nvml: Option<String>,
-    /// Newest CUDA version that the driver serves, as (major, minor).
-    pub cuda: Option<(u32, u32)>,
-    /// GPUs that NVML counts, whether or not they answer.
-    pub device_count: Option<u32>,
-    /// GPUs whose Xid events this collector receives.
-    pub xid_sources: u32,
-}
 
 /// Why NVML did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +73,22 @@ pub enum NvmlError {
     /// The NVML thread has ended or could not be started.
     #[error("the NVML thread is gone: {0}")]
     Stopped(String),
+}
+
+impl From<NvmlError> for AcceleratorError {
+    fn from(error: NvmlError) -> Self {
+        let text = error.to_string();
+        match error {
+            NvmlError::NoDriver => AcceleratorError::NoDriver(text),
+            NvmlError::VersionMismatch => AcceleratorError::VersionMismatch(text),
+            NvmlError::TimedOut(_) | NvmlError::Hung(_) => AcceleratorError::Hung(text),
+            NvmlError::Library { .. }
+            | NvmlError::Init(_)
+            | NvmlError::Call { .. }
+            | NvmlError::Busy
+            | NvmlError::Stopped(_) => AcceleratorError::Failed(text),
+        }
+    }
 }
 
 /// When the call that is under way began (`None` between calls), and the CPU time of all of them.
@@ -223,15 +223,21 @@ impl Accelerator for NvmlCollector {
     }
 
     fn identity(&self) -> Answer<'_, Vec<GpuIdentity>> {
-        Box::pin(NvmlCollector::identity(self))
+        Box::pin(async { Ok(NvmlCollector::identity(self).await?) })
     }
 
     fn sample(&self) -> Answer<'_, Vec<GpuSample>> {
-        Box::pin(NvmlCollector::sample(self))
+        Box::pin(async { Ok(NvmlCollector::sample(self).await?) })
     }
 
     fn driver(&self) -> Answer<'_, DriverFacts> {
-        Box::pin(NvmlCollector::driver(self))
+        Box::pin(async { Ok(NvmlCollector::driver(self).await?) })
+    }
+
+    fn usable(&self, gpus: &[GpuIdentity]) -> Vec<GpuIdentity> {
+        let value = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let (nvidia, cuda) = (value("NVIDIA_VISIBLE_DEVICES"), value("CUDA_VISIBLE_DEVICES"));
+        usable(gpus, nvidia.as_deref(), cuda.as_deref())
     }
 
     fn cpu_spent(&self) -> Duration {

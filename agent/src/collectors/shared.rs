@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::slot::{Outcome, Plan, Slot};
 use super::storage::{Room, room};
@@ -112,6 +112,8 @@ pub struct SharedCollector {
     /// Name of the file, unlike that of every other node.
     file: String,
     timeout: Duration,
+    /// Somebody does not want to wait for the next try.
+    again: Arc<Notify>,
     /// A child that could not be killed, and since when it has been tried.
     hanging: Option<(ProcessId, Instant)>,
 }
@@ -126,7 +128,13 @@ impl SharedCollector {
         timeout: Duration,
     ) -> Self {
         let file = format!(".gangline-canary-{node}");
-        SharedCollector { nursery, root, file, timeout, hanging: None }
+        SharedCollector { nursery, root, file, timeout, again: Arc::default(), hanging: None }
+    }
+
+    /// Tries at once whenever `again` is told to.
+    #[must_use]
+    pub fn on_demand(self, again: Arc<Notify>) -> Self {
+        SharedCollector { again, ..self }
     }
 
     /// Never ends.
@@ -134,7 +142,10 @@ impl SharedCollector {
         let mut ticks = tokio::time::interval(PLAN.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                () = self.again.notified() => {}
+            }
             let root = self.root.borrow_and_update().clone();
             let Some(root) = root else { continue };
             slot.begin();

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{DoctorLine, Level, NvmlState, Subject};
-use crate::collectors::accelerator::GpuProcess;
-use crate::collectors::nvml::{
-    DriverFacts, GpuIdentity, GpuSample, NvmlCollector, NvmlError, usable,
+use super::{DoctorLine, Level, Subject};
+use crate::collectors::accelerator::{
+    Accelerator, AcceleratorError, DriverFacts, GpuIdentity, GpuProcess, GpuSample,
 };
+use crate::collectors::nvml::usable;
 
 /// Compute processes that NVML shows.
 pub(super) enum Processes {
@@ -20,7 +20,7 @@ pub(super) enum Processes {
 
 /// What NVML told.
 pub(super) struct Findings {
-    outcome: Result<Option<Open>, NvmlError>,
+    outcome: Result<Option<Open>, AcceleratorError>,
     pub(super) processes: Processes,
 }
 
@@ -32,29 +32,29 @@ struct Open {
 
 /// Asks NVML.
 pub(super) async fn look(subject: &Subject<'_>) -> Findings {
-    let collector = match subject.nvml {
-        NvmlState::Open(collector) => collector,
-        NvmlState::NoLibrary => return Findings::without(Ok(None), Processes::NoGpu),
-        NvmlState::Failed(error) => {
+    let accelerator = match subject.accelerator {
+        Ok(Some(accelerator)) => accelerator,
+        Ok(None) => return Findings::without(Ok(None), Processes::NoGpu),
+        Err(error) => {
             return Findings::without(Err(error.clone()), Processes::Unreadable);
         }
     };
-    match ask(collector).await {
+    match ask(accelerator).await {
         Ok((open, samples)) => Findings { processes: processes(&samples), outcome: Ok(Some(open)) },
         Err(error) => Findings::without(Err(error), Processes::Unreadable),
     }
 }
 
 impl Findings {
-    fn without(outcome: Result<Option<Open>, NvmlError>, processes: Processes) -> Self {
+    fn without(outcome: Result<Option<Open>, AcceleratorError>, processes: Processes) -> Self {
         Self { outcome, processes }
     }
 }
 
-async fn ask(collector: &NvmlCollector) -> Result<(Open, Vec<GpuSample>), NvmlError> {
-    let driver = collector.driver().await?;
-    let gpus = collector.identity().await?;
-    let samples = collector.sample().await?;
+async fn ask(accelerator: &dyn Accelerator) -> Result<(Open, Vec<GpuSample>), AcceleratorError> {
+    let driver = accelerator.driver().await?;
+    let gpus = accelerator.identity().await?;
+    let samples = accelerator.sample().await?;
     let lost = samples.iter().filter(|sample| sample.lost);
     let open = Open { driver, gpus, lost: lost.map(|sample| sample.uuid.clone()).collect() };
     Ok((open, samples))
@@ -131,7 +131,7 @@ fn found(open: &Open, expected: Option<u32>) -> DoctorLine {
     let text = format!(
         "{known} found ({names}); driver {}, NVML {}, CUDA up to {cuda}",
         or_unknown(&open.driver.driver),
-        or_unknown(&open.driver.nvml),
+        or_unknown(&open.driver.library),
     );
     if !open.lost.is_empty() {
         let text = format!("{text}; lost: {}", open.lost.join(", "));
@@ -183,8 +183,7 @@ fn xid_events(open: &Open) -> DoctorLine {
 #[cfg(test)]
 mod tests {
     use super::{Open, Processes, found, processes, xid_events};
-    use crate::collectors::accelerator::{GpuProcess, Owner};
-    use crate::collectors::nvml::{DriverFacts, GpuIdentity, GpuSample};
+    use crate::collectors::accelerator::{DriverFacts, GpuIdentity, GpuProcess, GpuSample, Owner};
     use crate::doctor::Level;
 
     fn open(counted: u32) -> Open {

@@ -1,12 +1,15 @@
 //! The check before a member starts. It asks what the collectors have read anyway, so a healthy node
-//! pays no I/O; only where a reading is old, or was bad once, it waits for the next.
+//! pays no I/O; only where a reading is old, or was bad once, it waits for the next. That comes within
+//! a second, but for what is read seldom: of those the shared file system is tried again at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 use gangline_health::rule::Check;
 use gangline_health::{Component, Stale};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{SharedState, lock};
@@ -16,14 +19,25 @@ const MAX_AGE_MS: u64 = 30_000;
 /// How long a start waits for readings.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Least time from asking for a reading to asking for another.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Says whether a member may start here now.
 #[derive(Clone)]
-pub struct Gate(pub(super) SharedState);
+pub struct Gate {
+    pub(super) state: SharedState,
+    /// Tells who tries the shared file system not to wait for its next time.
+    try_shared: Arc<Notify>,
+}
 
 impl Gate {
     pub(super) fn new(state: SharedState) -> Self {
-        Gate(state)
+        Gate { state, try_shared: Arc::default() }
+    }
+
+    /// Told when the shared file system is to be tried at once.
+    pub fn try_shared(&self) -> Arc<Notify> {
+        Arc::clone(&self.try_shared)
     }
 
     /// Waits at most [`PATIENCE`]. `gpus` are those that the member would get: of the others nothing
@@ -33,6 +47,7 @@ impl Gate {
     /// Why it may not, for people.
     pub async fn check(&self, gpus: &[GpuId]) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
+        let mut ask_at = Instant::now();
         loop {
             let waits_for = match self.look(gpus) {
                 Ok(stale) if stale.is_empty() => return Ok(()),
@@ -42,13 +57,17 @@ impl Gate {
             if Instant::now() >= deadline {
                 return Err(unread(&waits_for));
             }
+            if Instant::now() >= ask_at && waits_for.iter().any(is_of_shared_root) {
+                ask_at = Instant::now() + ASK_AGAIN;
+                self.try_shared.notify_one();
+            }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
     /// What is too old to say, or why there must be no start.
-    fn look(&self, gpus: &[GpuId]) -> Result<Vec<Stale>, String> {
-        let state = lock(&self.0);
+    pub(super) fn look(&self, gpus: &[GpuId]) -> Result<Vec<Stale>, String> {
+        let state = lock(&self.state);
         let concerns = |component: Option<&Component>| match component {
             Some(Component::Gpu(gpu)) => gpus.contains(gpu),
             _ => true,
@@ -68,6 +87,10 @@ impl Gate {
         let stale = check.stale.into_iter();
         Ok(stale.filter(|s| concerns(s.component.as_ref()) && there(s)).collect())
     }
+}
+
+fn is_of_shared_root(stale: &Stale) -> bool {
+    stale.check == Check::SharedRoot
 }
 
 fn unread(stale: &[Stale]) -> String {

@@ -12,10 +12,11 @@ use gangline_health::reading::{
 use gangline_health::{Component, Reading, Rule};
 
 use crate::collectors::Readings;
-use crate::collectors::accelerator::{self, FabricState, GpuSample, Owner, XidEvent};
+use crate::collectors::accelerator::{
+    self, AcceleratorError, FabricState, GpuSample, Owner, XidEvent,
+};
 use crate::collectors::host::HostSample;
 use crate::collectors::kernel::{self, KernelReading};
-use crate::collectors::nvml::NvmlError;
 use crate::collectors::rdma::{self, RdmaDevice, RdmaReading};
 use crate::collectors::shared::{CanaryOutcome, SharedReading};
 use crate::collectors::slot::{self, Latest, Status};
@@ -87,7 +88,7 @@ pub struct Translator {
     /// PCI address to GPU, for lines of the kernel.
     addresses: BTreeMap<String, GpuId>,
     blind_said: bool,
-    /// Why NVML could not be used when the agent began, on a node that has it.
+    /// Why The accelerators could not be used when the agent began, on a node that has it.
     library: Option<Handle>,
 }
 
@@ -211,12 +212,12 @@ impl Translator {
         }
     }
 
-    /// NVML could not be used when the agent began. A node without devices of the driver has no use for
+    /// The accelerators could not be used when the agent began. A node without devices of the driver has no use for
     /// it: images bring libraries along that work nowhere.
-    pub fn learn_problem(&mut self, problem: &NvmlError, has_devices: bool) {
+    pub fn learn_problem(&mut self, problem: &AcceleratorError, has_devices: bool) {
         self.library = match problem {
-            NvmlError::VersionMismatch => Some(Handle::DriverMismatch),
-            NvmlError::NoDriver => None,
+            AcceleratorError::VersionMismatch(_) => Some(Handle::DriverMismatch),
+            AcceleratorError::NoDriver(_) => None,
             other => has_devices.then(|| Handle::Error(other.to_string())),
         };
     }

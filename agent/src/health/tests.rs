@@ -11,6 +11,7 @@ use crate::collectors::Readings;
 use crate::collectors::accelerator::GpuSample;
 use crate::collectors::host::HostSample;
 use crate::collectors::rdma::RdmaReading;
+use crate::collectors::shared::{CanaryOutcome, SharedReading};
 use crate::collectors::slot::{Latest, Outcome, Plan, Slot};
 use crate::collectors::storage::{Room, StorageReading};
 use crate::collectors::tasks::TasksReading;
@@ -28,6 +29,8 @@ struct Node {
     number: u64,
     /// Whether there is a temp root.
     temp_root: bool,
+    /// What became of the try of the shared root, if there is one.
+    shared: Option<CanaryOutcome>,
     gpus: Slot<Vec<GpuSample>>,
     slots: Slots,
     task: tokio::task::JoinHandle<()>,
@@ -37,6 +40,7 @@ struct Slots {
     rdma: Slot<RdmaReading>,
     host: Slot<HostSample>,
     storage: Slot<StorageReading>,
+    shared: Slot<SharedReading>,
     tasks: Slot<TasksReading>,
     versions: Slot<Versions>,
 }
@@ -78,7 +82,7 @@ impl Node {
             readings: readings_receiver,
             xids: Some(xid_receiver),
             visible: visible_receiver,
-            nvml: Arc::new(Ok(None)),
+            accelerators: Arc::new(Ok(None)),
             identities: Vec::new(),
             holders: holders_receiver,
             nccl: watch::channel(None).1,
@@ -94,11 +98,13 @@ impl Node {
             gate,
             number: 0,
             temp_root: false,
+            shared: None,
             gpus: slot("gpu"),
             slots: Slots {
                 rdma: slot("rdma"),
                 host: slot("host"),
                 storage: slot("storage"),
+                shared: slot("shared"),
                 tasks: slot("tasks"),
                 versions: slot("versions"),
             },
@@ -136,7 +142,10 @@ impl Node {
                 &self.slots.storage,
                 StorageReading { state: Some(room.clone()), temp: self.temp_root.then_some(room) },
             ),
-            shared: None,
+            shared: self
+                .shared
+                .clone()
+                .map(|outcome| read(&self.slots.shared, SharedReading { outcome, room: None })),
             tasks: read(&self.slots.tasks, TasksReading::default()),
             kernel: None,
             versions: read(&self.slots.versions, Versions::default()),
@@ -267,6 +276,39 @@ async fn before_the_first_readings_a_start_waits_and_then_is_refused() {
 }
 
 #[tokio::test]
+async fn a_start_has_a_shared_root_in_doubt_tried_again_and_one_that_is_well_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut node = Node::start(directory.path(), "boot");
+    node.shared = Some(CanaryOutcome::Ok { took_ms: 1 });
+    node.read_gpus(vec![gpu("a"), gpu("b")]);
+    node.says("gpu-set", false).await;
+    assert_eq!(node.gate.check(&[]).await, Ok(()));
+    let asked = node.gate.try_shared();
+    let moment = Duration::from_millis(50);
+    assert!(
+        tokio::time::timeout(moment, asked.notified()).await.is_err(),
+        "no I/O for a healthy one"
+    );
+
+    let (step, reason) = ("write".to_owned(), "No space left on device".to_owned());
+    node.shared = Some(CanaryOutcome::Failed { step, reason });
+    node.read_gpus(vec![gpu("a"), gpu("b")]);
+    let gate = node.gate.clone();
+    let waiting = tokio::spawn(async move {
+        // Until the watch has taken in what was read.
+        while gate.look(&[]).is_ok_and(|stale| stale.is_empty()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        gate.check(&[]).await
+    });
+    tokio::time::timeout(Duration::from_secs(10), asked.notified()).await.unwrap();
+    node.shared = Some(CanaryOutcome::Ok { took_ms: 1 });
+    node.read_gpus(vec![gpu("a"), gpu("b")]);
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_temp_root_that_was_there_and_is_gone_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let mut node = Node::start(directory.path(), "boot");
@@ -279,7 +321,7 @@ async fn a_temp_root_that_was_there_and_is_gone_is_not_waited_for() {
         tokio::time::sleep(Duration::from_millis(1_100)).await;
     }
     // Young enough: but only the absent reading of the temp root is.
-    let check = lock(&node.gate.0).engine.start_check(Timestamp::now(), 1_200);
+    let check = lock(&node.gate.state).engine.start_check(Timestamp::now(), 1_200);
     assert!(check.stale.iter().all(|stale| stale.check != Check::LocalDisk), "{:?}", check.stale);
     node.end().await;
 }

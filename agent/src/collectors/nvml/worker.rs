@@ -212,7 +212,7 @@ impl<'nvml> Gpus<'nvml> {
         let sources = self.slots.iter().filter(|slot| slot.heard).count();
         DriverFacts {
             driver: self.nvml.sys_driver_version().ok(),
-            nvml: self.nvml.sys_nvml_version().ok(),
+            library: self.nvml.sys_nvml_version().ok(),
             cuda: self.nvml.sys_cuda_driver_version().ok().and_then(cuda_version),
             device_count: self.nvml.device_count().ok().filter(|_| counted),
             xid_sources: u32::try_from(sources).unwrap_or(MAX_GPUS),
