@@ -102,7 +102,11 @@ fn a_rule_on_trial_and_a_warning_change_nothing_but_what_is_shown() {
 #[test]
 fn what_keeps_away_new_gangs_ends_with_the_condition() {
     let mut fleet = nodes(1);
-    let full = Condition { rule: "shared_full".to_owned(), ..condition("node", Level::NoNewJobs) };
+    let full = Condition {
+        rule: "shared_full".to_owned(),
+        blocks_start: true,
+        ..condition("node", Level::NoNewJobs)
+    };
     say(&mut fleet, "n1", vec![full]);
     fleet.submit("job", &command("job", 1));
     assert_eq!(fleet.state("job"), JobState::Pending);
@@ -111,6 +115,55 @@ fn what_keeps_away_new_gangs_ends_with_the_condition() {
     assert_eq!(fleet.node("n1").word(0, 0), "unfit");
     say(&mut fleet, "n1", vec![]);
     assert_eq!(fleet.state("job"), JobState::Starting);
+}
+
+#[test]
+fn a_link_that_comes_and_goes_cordons_under_the_cap_and_lets_run_what_runs() {
+    let mut fleet = nodes(3);
+    fleet.submit("job", &command("job", 4));
+    fleet.settle();
+    let host = runs_on(&fleet, "job").remove(0).trim_start_matches("n-").to_owned();
+    let flaps = || {
+        let rule = "port-flap".to_owned();
+        vec![Condition { rule, ..condition("port:mlx5_0/1", Level::NoNewJobs) }]
+    };
+    say(&mut fleet, &host, flaps());
+    assert!(is_cordoned(&fleet, &host));
+    assert_eq!(fleet.state("job"), JobState::Running);
+    let others: Vec<String> = (1..=3).map(|n| format!("n{n}")).filter(|n| *n != host).collect();
+    for name in &others {
+        say(&mut fleet, name, flaps());
+    }
+    assert!(is_cordoned(&fleet, &others[0]));
+    assert!(!is_cordoned(&fleet, &others[1]), "health has taken its share");
+    fleet.submit("next", &command("next", 4));
+    fleet.settle();
+    assert_eq!(runs_on(&fleet, "next"), [format!("n-{}", others[1])]);
+    // Worse than that, and only that again: what runs leaves, and the cordon stays.
+    say(&mut fleet, &host, [flaps(), vec![condition("node", Level::Fatal)]].concat());
+    assert_ne!(fleet.state("job"), JobState::Running);
+    say(&mut fleet, &host, flaps());
+    assert!(is_cordoned(&fleet, &host));
+    say(&mut fleet, &host, vec![]);
+    assert!(fleet.node(&host).is_open());
+}
+
+#[test]
+fn what_is_only_worth_knowing_is_told_and_is_no_part_of_the_history() {
+    let mut fleet = nodes(1);
+    let level = |level| vec![condition("gpu:x", level)];
+    let history = fleet.node("n1").history.len();
+    let before = fleet.told_of("node n1").len();
+    say(&mut fleet, "n1", level(Level::Info));
+    say(&mut fleet, "n1", level(Level::Info));
+    say(&mut fleet, "n1", vec![]);
+    assert_eq!(fleet.told_of("node n1")[before..], ["node.info", "node.info"]);
+    assert_eq!(fleet.node("n1").history.len(), history);
+    say(&mut fleet, "n1", level(Level::Warning));
+    say(&mut fleet, "n1", level(Level::Info));
+    say(&mut fleet, "n1", vec![]);
+    let told = &fleet.told_of("node n1")[before + 2..];
+    assert_eq!(told, ["node.condition", "node.condition", "node.info"]);
 }
 
 #[test]

@@ -440,12 +440,12 @@ rules! {
         "watch; a third time in 12 hours is a flap",
     }
     PortFlap "port-flap" 14 Port NoNewJobs HardwareInspection {
-        "3 times in 12 h link_downed grew, or the port was down for 25 s and came back: no new jobs",
+        "3 times in 12 h link_downed grew, or the port was down for 25 s and came back: cordon",
         "replace cable or transceiver, then clear it",
         clearing: Clearing::Kept, events_only: true,
     }
     PortLostInGang "port-lost-in-gang" 14 Port NoNewJobs HardwareInspection {
-        "link_downed grew within 5 minutes of an NCCL error of a gang here: no new jobs",
+        "link_downed grew within 5 minutes of an NCCL error of a gang here: cordon",
         "replace cable or transceiver, then clear it",
         clearing: Clearing::Kept, events_only: true,
     }

@@ -2,9 +2,9 @@
 //!
 //! An agent says its conditions whole whenever one changes; its rules, windows and latches are its
 //! own. Here it is decided what follows: a fatal condition cordons the node and sends what runs on the
-//! part elsewhere, a milder one drains it, or keeps it from new gangs. Never more than a part of a
-//! pool is taken out of use without an operator: a rule that hits many nodes at once is more likely
-//! wrong than they are.
+//! part elsewhere, one that comes and goes cordons it and lets run what runs, a milder one drains it,
+//! or keeps it from new gangs for as long as it stands. Never more than a part of a pool is taken out
+//! of use without an operator: a rule that hits many nodes at once is more likely wrong than they are.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -99,8 +99,19 @@ impl Condition {
         self.component.strip_prefix("gpu:").map(|uuid| GpuId(uuid.to_owned()))
     }
 
+    /// Nothing new is to be given to the part, for as long as this stands.
     fn keeps_away(&self) -> bool {
-        self.blocks_start || self.level == Level::NoNewJobs
+        self.blocks_start || self.level == Level::NoNewJobs && self.gpu().is_some()
+    }
+
+    /// The node is to be cordoned: it is broken, or it must get nothing new although it would take it (a
+    /// link that comes and goes is up at every look).
+    fn cordons(&self) -> bool {
+        match self.level {
+            Level::Fatal => true,
+            Level::NoNewJobs => !self.keeps_away(),
+            Level::Info | Level::Warning | Level::Degraded | Level::DrainAfterJob => false,
+        }
     }
 
     /// `gpu:GPU-1: 1 of 8 GPUs missing (missing: ...)`.
@@ -170,9 +181,12 @@ impl Core {
         let Some(node) = self.nodes.get(id) else { return };
         let mut node = Node::clone(node);
         let news = news(&node.health, &health);
-        for (word, text) in &news {
-            note(&mut node, now, word, HEALTH, text.clone());
-            self.tell(&format!("node.{word}"), About::Node(&node), text, now, out);
+        for News { kind, text } in &news {
+            if *kind != INFO {
+                let word = kind.trim_start_matches("node.");
+                note(&mut node, now, word, HEALTH, text.clone());
+            }
+            self.tell(kind, About::Node(&node), text, now, out);
         }
         let still: BTreeSet<ClearedCondition> =
             health.conditions.iter().map(Condition::key).collect();
@@ -223,25 +237,28 @@ impl Core {
 
     fn act_on_health(&mut self, id: &NodeId, now: Timestamp, out: &mut Effects) {
         let Some(node) = self.nodes.get(id) else { return };
-        let fatal = node.worst_at(Level::Fatal).map(Condition::sentence);
+        let cordoning = node.standing().filter(|condition| condition.cordons());
+        let worst = cordoning.max_by_key(|condition| condition.level);
+        let is_fatal = worst.is_some_and(|condition| condition.level == Level::Fatal);
+        let cordons = worst.map(Condition::sentence);
         let draining = node.worst_at(Level::DrainAfterJob).map(Condition::sentence);
         let cordoned_here = node.cordon.as_ref().is_some_and(|cordon| cordon.by == HEALTH);
         let drained_here = node.drain.as_ref().is_some_and(|drain| drain.by == HEALTH);
-        match &fatal {
+        match &cordons {
             Some(why) if node.cordon.is_none() => self.take_out(id, Level::Fatal, why, now, out),
             Some(_) => {}
             None if cordoned_here => self.put_back(id, Level::Fatal, now, out),
             None => {}
         }
         match &draining {
-            Some(why) if fatal.is_none() => {
+            Some(why) if cordons.is_none() => {
                 self.take_out(id, Level::DrainAfterJob, why, now, out);
             }
             Some(_) => {}
             None if drained_here => self.put_back(id, Level::DrainAfterJob, now, out),
             None => {}
         }
-        if fatal.is_some() && self.nodes.get(id).is_some_and(|node| node.cordon.is_some()) {
+        if is_fatal && self.nodes.get(id).is_some_and(|node| node.cordon.is_some()) {
             self.leave(id, now, out);
         }
     }
@@ -366,8 +383,18 @@ fn clear(node: &Node, session: u64) -> Clear {
     Clear { node: node.id.clone(), session, conditions: node.cleared.clone() }
 }
 
-/// What is remembered in the node's history: conditions that are new, worse or milder, and ended.
-fn news(before: &Health, after: &Health) -> Vec<(&'static str, String)> {
+/// Told of what is only worth knowing. It is not part of the node's history.
+const INFO: &str = "node.info";
+
+/// One transition of a condition.
+struct News {
+    /// Of the notice.
+    kind: &'static str,
+    text: String,
+}
+
+/// What is told: conditions that are new, worse or milder, and ended.
+fn news(before: &Health, after: &Health) -> Vec<News> {
     let same = |a: &Condition, b: &Condition| a.rule == b.rule && a.component == b.component;
     let shown = |condition: &Condition| {
         let trial = if condition.shadow { ", on trial" } else { "" };
@@ -376,13 +403,16 @@ fn news(before: &Health, after: &Health) -> Vec<(&'static str, String)> {
     let mut news = Vec::new();
     for condition in &after.conditions {
         let old = before.conditions.iter().find(|old| same(old, condition));
-        if old.is_none_or(|old| old.level != condition.level) && condition.level > Level::Info {
-            news.push(("condition", shown(condition)));
+        if old.is_none_or(|old| old.level != condition.level) {
+            let worst = old.map_or(condition.level, |old| old.level.max(condition.level));
+            let kind = if worst == Level::Info { INFO } else { "node.condition" };
+            news.push(News { kind, text: shown(condition) });
         }
     }
-    for old in before.conditions.iter().filter(|old| old.level > Level::Info) {
+    for old in &before.conditions {
         if !after.conditions.iter().any(|condition| same(old, condition)) {
-            news.push(("healed", format!("{} on {} is over", old.rule, old.component)));
+            let kind = if old.level == Level::Info { INFO } else { "node.healed" };
+            news.push(News { kind, text: format!("{} on {} is over", old.rule, old.component) });
         }
     }
     news

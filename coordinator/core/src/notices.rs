@@ -12,7 +12,7 @@ use super::node::Node;
 pub(super) const REASON_LIMIT: usize = 1024;
 
 /// Every kind of notice.
-pub const KINDS: [&str; 31] = [
+pub const KINDS: [&str; 32] = [
     "job.running",
     "job.succeeded",
     "job.failed",
@@ -41,6 +41,7 @@ pub const KINDS: [&str; 31] = [
     "node.released",
     "node.condition",
     "node.healed",
+    "node.info",
     "node.not_cordoned",
     "node.slow",
     "webhook.test",

@@ -236,7 +236,7 @@ async fn a_link_that_is_lost_under_a_gang_keeps_others_away() -> TestResult {
     std::fs::write(file, "2\n")?;
     until_all(&api, "w0", &[("port-lost-in-gang", "mlx5_1/1", "no-new-jobs", "")]).await?;
     let page = api.get("/api/v1/nodes/w0").await?;
-    ensure!(page["state"] == "unfit", "{page}");
+    ensure!(page["state"] == "cordoned", "{page}");
     api.stop(&job).await?;
     api.wait_job(&job, &["CANCELLED"], PATIENCE).await?;
     fleet.assert_clean().await
