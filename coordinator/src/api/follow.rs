@@ -4,8 +4,7 @@
 //! Each stream is a task that reads when its client has taken the message before. A client that
 //! takes nothing for [`STALLED`] is dropped.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_common::ids::JobId;
@@ -14,6 +13,7 @@ use tokio::sync::mpsc;
 use super::Shared;
 use super::error::{ApiError, TOO_MANY_STREAMS};
 use super::logs::{Located, Source, Wanted, blocking, locate, whole_characters};
+use super::places::{Full, Place, Places};
 
 /// Streams of one kind at a time, of everybody and of one user.
 const MAX_STREAMS: usize = 256;
@@ -27,47 +27,29 @@ pub(super) const STALLED: Duration = Duration::from_secs(30);
 /// Changes closer together than this are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// Counts open streams of one kind: who has too many of one can still open another.
-#[derive(Debug, Default)]
-pub(super) struct Slots {
-    open: Mutex<BTreeMap<String, usize>>,
-}
+/// Open streams of one kind, by user: who has too many of one can still open another.
+pub(super) struct Slots(Arc<Places<String>>);
 
 /// The right to one open stream; given back on drop.
-pub(super) struct Slot {
-    slots: Arc<Slots>,
-    user: String,
-}
+pub(super) type Slot = Place<String>;
 
-impl Slots {
-    pub fn take(self: &Arc<Self>, user: &str) -> Result<Slot, ApiError> {
-        // Counts are whole after every statement, so a poisoned lock can be used.
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = open.values().sum();
-        let own = open.get(user).copied().unwrap_or(0);
-        let detail = if own >= MAX_STREAMS_PER_USER {
-            format!("you have {own} streams open")
-        } else if all >= MAX_STREAMS {
-            format!("{all} streams are open")
-        } else {
-            open.insert(user.to_owned(), own + 1);
-            return Ok(Slot { slots: self.clone(), user: user.to_owned() });
-        };
-        Err(ApiError::new(TOO_MANY_STREAMS, detail)
-            .hint("close some, or ask without a stream: `GET …/logs`, `GET /api/v1/nodes`")
-            .retry_after_s(10))
+impl Default for Slots {
+    fn default() -> Self {
+        Slots(Arc::new(Places::new(MAX_STREAMS, MAX_STREAMS_PER_USER)))
     }
 }
 
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut open = self.slots.open.lock().unwrap_or_else(PoisonError::into_inner);
-        match open.get_mut(&self.user) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => {
-                open.remove(&self.user);
-            }
-        }
+impl Slots {
+    pub fn take(&self, user: &str) -> Result<Slot, ApiError> {
+        self.0.take(&user.to_owned()).map_err(|full| {
+            let detail = match full {
+                Full::Own(own) => format!("you have {own} streams open"),
+                Full::All(all) => format!("{all} streams are open"),
+            };
+            ApiError::new(TOO_MANY_STREAMS, detail)
+                .hint("close some, or ask without a stream: `GET …/logs`, `GET /api/v1/nodes`")
+                .retry_after_s(10)
+        })
     }
 }
 
@@ -256,26 +238,5 @@ impl<C: Carrier> Follower<C> {
         let end = self.carrier.end(LogEnd { state, reason, attempt, complete })?;
         self.outlet.send(end).await?;
         Ok(Step::Done)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn streams_are_counted_per_user_and_given_back() {
-        let slots = Arc::new(Slots::default());
-        let held: Vec<Slot> =
-            (0..MAX_STREAMS_PER_USER).map_while(|_| slots.take("a").ok()).collect();
-        assert_eq!(held.len(), MAX_STREAMS_PER_USER);
-        assert_eq!(slots.take("a").err().unwrap().status(), 503);
-        let others: Vec<Slot> =
-            (0..1000).map_while(|n| slots.take(&format!("u{}", n / 50)).ok()).collect();
-        assert_eq!(held.len() + others.len(), MAX_STREAMS);
-        drop(held);
-        assert!(slots.take("a").is_ok());
-        drop(others);
-        assert!(slots.open.lock().unwrap().is_empty());
     }
 }

@@ -1,13 +1,14 @@
 //! The HTTP listener: TLS and plain text on one port, told apart by the first byte.
 //!
 //! Plain text is served to this machine only; anybody else is told the https address. Connections
-//! are bounded in number, and each has a time limit until its request head is complete.
+//! are bounded in number, those from one address as well, and each has a time limit until its request
+//! head is complete.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use axum::Router;
@@ -30,11 +31,16 @@ use tower::ServiceExt;
 
 use super::alias;
 use super::error::{ApiError, HTTPS_ONLY};
+use super::places::Places;
 use crate::ca::Ca;
 use crate::config::Config;
 
 /// Connections at a time; more wait in the kernel's queue.
 const CONNECTIONS: usize = 4096;
+/// Connections from one address at a time (all users behind a proxy are one); more are closed at once.
+const PER_ADDRESS: usize = 1024;
+/// That an address has too many is said at most this often.
+const SAID_EVERY: Duration = Duration::from_secs(60);
 /// A TLS handshake, and the head of every request, must be complete within this.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after an accept that failed: out of descriptors, most of the time.
@@ -115,6 +121,8 @@ fn names(config: &Config) -> Vec<String> {
 pub async fn serve(listener: TcpListener, router: Router, tls: rustls::ServerConfig) {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let places = Arc::new(Places::new(CONNECTIONS, PER_ADDRESS));
+    let (mut refused, mut said) = (0_u64, None::<Instant>);
     loop {
         // The semaphore is never closed.
         let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
@@ -126,13 +134,34 @@ pub async fn serve(listener: TcpListener, router: Router, tls: rustls::ServerCon
                 continue;
             }
         };
+        let Ok(place) = places.take(&holder(peer.ip())) else {
+            refused += 1;
+            if said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
+                said = Some(Instant::now());
+                tracing::warn!(
+                    address = %peer.ip(),
+                    most = PER_ADDRESS,
+                    refused,
+                    "an address has too many connections; more are closed"
+                );
+            }
+            continue;
+        };
         let (router, acceptor) = (router.clone(), acceptor.clone());
         tokio::spawn(async move {
             if let Err(error) = connection(stream, peer, router, acceptor).await {
                 tracing::debug!(%peer, %error, "http connection ended");
             }
-            drop(slot);
+            drop((slot, place));
         });
+    }
+}
+
+/// Who holds a connection: an address, or the network of 64 bits that one machine may have to itself.
+fn holder(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
     }
 }
 
@@ -246,10 +275,26 @@ mod tests {
         assert!(refused.contains("https://HOST:8265"), "{refused}");
     }
 
+    #[test]
+    fn a_machine_holds_its_connections_under_one_address() {
+        let of = |text: &str| holder(text.parse().unwrap()).to_string();
+        assert_eq!(of("10.0.0.9"), "10.0.0.9");
+        assert_eq!(of("::ffff:10.0.0.9"), "10.0.0.9");
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+    }
+
     /// Without the limit this test never ends.
     #[tokio::test]
     async fn a_head_that_never_ends_is_cut() {
         let text = answer("127.0.0.1:5", Transport::Plain, "GET / HTTP/1.1\r\nHost: loc").await;
         assert!(!text.contains("200 OK"), "{text}");
+    }
+
+    /// Without the limit this test never ends.
+    #[tokio::test]
+    async fn a_connection_that_waits_after_its_answer_is_cut() {
+        let kept = REQUEST.replace("close", "keep-alive");
+        let text = answer("127.0.0.1:5", Transport::Plain, &kept).await;
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
     }
 }

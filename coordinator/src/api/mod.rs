@@ -21,6 +21,7 @@ mod logs;
 mod metrics;
 mod node_tests;
 mod nodes;
+mod places;
 mod pools;
 mod projects;
 mod rates;
@@ -128,9 +129,9 @@ struct Shared {
     /// The OpenAPI document.
     document: String,
     /// Followed logs.
-    slots: Arc<follow::Slots>,
+    slots: follow::Slots,
     /// Those who watch nodes.
-    watchers: Arc<follow::Slots>,
+    watchers: follow::Slots,
     /// Reads of many lines at a time.
     scans: Arc<Semaphore>,
     live: Arc<live::Live>,
@@ -331,8 +332,8 @@ pub fn router(state: Arc<ApiState>) -> Router {
     let shared = Arc::new(Shared {
         api: state,
         document: document(),
-        slots: Arc::default(),
-        watchers: Arc::default(),
+        slots: follow::Slots::default(),
+        watchers: follow::Slots::default(),
         scans: Arc::new(Semaphore::new(logs::MAX_SCANS)),
         live: Arc::default(),
     });
