@@ -10,6 +10,9 @@ use std::fmt::Write;
 const LABEL: &str = "node";
 /// Most families of all pages together.
 const MAX_FAMILIES: usize = 1024;
+/// Families with ten samples for each CPU: of large hosts they are more than all the rest. Who wants
+/// them scrapes the nodes.
+const LEFT_OUT: [&str; 2] = ["node_cpu_seconds_total", "node_cpu_guest_seconds_total"];
 
 /// Why a page cannot be joined.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -81,6 +84,9 @@ impl Merged {
             }
             if !sample.name.starts_with(current) || current.is_empty() {
                 current = sample.name;
+            }
+            if LEFT_OUT.contains(&current) {
+                continue;
             }
             let samples = &mut new.entry(current).or_default().samples;
             let before = samples.len();
@@ -219,6 +225,15 @@ mod tests {
              # HELP b Second.\n# TYPE b histogram\nb_bucket{le=\"+Inf\",node=\"n\\\"1\"} 3 17\n\
              b_sum{node=\"n\\\"1\"} 0.5\nb_count{node=\"n\\\"1\"} 3\nlonely{node=\"n\\\"1\"} NaN\n"
         );
+    }
+
+    #[test]
+    fn samples_of_each_cpu_are_left_out_and_cost_nothing() {
+        let cpus = "node_cpu_seconds_total{cpu=\"0\",mode=\"idle\"} 1\n".repeat(100);
+        let page = format!("# TYPE node_cpu_seconds_total counter\n{cpus}# TYPE a gauge\na 1\n");
+        let mut merged = Merged::new(100);
+        merged.add("n1", page.as_bytes()).unwrap();
+        assert_eq!(merged.text(), "# TYPE a gauge\na{node=\"n1\"} 1\n");
     }
 
     #[test]
