@@ -6,21 +6,26 @@
 mod gpu;
 mod host;
 mod infiniband;
+mod node;
 #[cfg(test)]
 mod tests;
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_common::exposition::{Kind, Page};
+use gangline_common::time::Timestamp;
 use gangline_common::wire::request::{FailureReason, RequestFailure};
 use gangline_common::wire::v1::NodeInventory;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use crate::collectors::host::Roots;
 use crate::collectors::{NewestReadings, Readings};
 use crate::holders::Holders;
+use node::{Kernel, Told};
 
 /// Where node_exporter listens unless it is told otherwise.
 const NODE_EXPORTER_PORT: u16 = 9100;
@@ -54,6 +59,8 @@ struct Facts<'a> {
     readings: &'a Readings,
     inventory: &'a NodeInventory,
     holders: &'a Holders,
+    /// What the kernel's files say; nothing where the families of node_exporter are not wanted.
+    kernel: &'a Kernel,
     options: Options,
     /// Whether the families of node_exporter are wanted.
     with_host: bool,
@@ -66,6 +73,9 @@ pub struct NodePage {
     inventory: watch::Receiver<Arc<NodeInventory>>,
     holders: watch::Receiver<Holders>,
     options: Options,
+    /// `/proc`.
+    proc: Arc<Path>,
+    told: Arc<Told>,
 }
 
 impl NodePage {
@@ -75,7 +85,8 @@ impl NodePage {
         holders: watch::Receiver<Holders>,
         options: Options,
     ) -> Self {
-        NodePage { readings, inventory, holders, options }
+        let proc = Roots::default().proc.into();
+        NodePage { readings, inventory, holders, options, proc, told: Arc::default() }
     }
 
     /// The page as text.
@@ -88,6 +99,7 @@ impl NodePage {
             HostMetrics::Off => false,
             HostMetrics::Auto => !node_exporter_listens().await,
         };
+        let kernel = if with_host { self.kernel().await } else { Kernel::default() };
         let readings = self.readings.borrow().clone().ok_or_else(|| RequestFailure {
             reason: FailureReason::NotHere,
             text: "nothing has been read yet".to_owned(),
@@ -98,6 +110,7 @@ impl NodePage {
             readings: &readings,
             inventory: &inventory,
             holders: &holders,
+            kernel: &kernel,
             options: self.options,
             with_host,
         };
@@ -106,6 +119,13 @@ impl NodePage {
             text: format!("the page cannot be written: {error}"),
         })?;
         Ok(text.into_bytes())
+    }
+
+    /// What the kernel's files say now; nothing if their reader is lost.
+    async fn kernel(&self) -> Kernel {
+        let (proc, told) = (Arc::clone(&self.proc), Arc::clone(&self.told));
+        let reading = move || Kernel::read(&proc, Timestamp::now(), &told);
+        tokio::task::spawn_blocking(reading).await.unwrap_or_default()
     }
 }
 
@@ -120,6 +140,7 @@ fn page(facts: &Facts<'_>) -> Page {
     if facts.with_host {
         infiniband::add(&mut page, facts);
         host::add(&mut page, facts);
+        node::add(&mut page, facts.kernel, &facts.inventory.name);
     }
     host::add_own(&mut page, facts);
     add_agent(&mut page, facts);

@@ -18,8 +18,8 @@ use cpu::{CgroupCpu, allowed_cpus, share_of_allowed};
 
 /// Most of these files are shorter.
 const FILE_BYTES: usize = 4096;
-/// Longest file that is read from `/proc`, `/sys` or a cgroup, in bytes. The longest one of interest,
-/// `/proc/stat` of a large host, is left to `sysinfo`.
+/// Longest file that is read from `/proc`, `/sys` or a cgroup, in bytes. `/proc/stat` of a host with 512
+/// CPUs has a fifth of that.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
 
 /// Where the kernel's files are.

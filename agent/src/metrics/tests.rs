@@ -16,6 +16,7 @@ use crate::collectors::ClockOffset;
 use crate::collectors::accelerator::{
     Ecc, EccCounts, GpuSample, Link, Pcie, Profile, RemappedRows, RetiredPages, Violations,
 };
+use crate::collectors::fixture::Tree;
 use crate::collectors::host::{AgentUse, HostSample, Interface, Pressure};
 use crate::collectors::rdma::{Counter, Port, PortState, RdmaDevice, RdmaReading};
 use crate::collectors::slot::{Latest, Outcome, Plan, Slot};
@@ -252,9 +253,15 @@ fn text(case: Case) -> String {
     let job = JobId::new("j-train").unwrap();
     let holder = Holder { gang: "g".parse().unwrap(), job: Some(job) };
     let holders = Holders::from([(GpuId("GPU-a".to_owned()), holder)]);
-    let inventory = node(known);
-    let facts =
-        Facts { readings: &readings, inventory: &inventory, holders: &holders, options, with_host };
+    let (inventory, kernel) = (node(known), super::node::tests::kernel());
+    let facts = Facts {
+        readings: &readings,
+        inventory: &inventory,
+        holders: &holders,
+        kernel: &kernel,
+        options,
+        with_host,
+    };
     page(&facts).text().unwrap()
 }
 
@@ -392,4 +399,21 @@ async fn before_the_first_reading_there_is_no_page() {
     let text = String::from_utf8(page.text().await.unwrap()).unwrap();
     assert!(text.contains("gangline_dropped_samples_total 4\n"), "{text}");
     assert!(!text.contains("node_load1"), "{text}");
+}
+
+#[tokio::test]
+async fn the_kernels_files_are_read_at_every_scrape() {
+    let holders = watch::channel(Holders::new()).1;
+    let inventory = watch::channel(Arc::new(node(&[]))).1;
+    let (_sender, readings_now) = watch::channel(Some(Arc::new(readings(None))));
+    let options = Options { host: HostMetrics::On, ..Options::default() };
+    let tree = Tree::new().file("proc/loadavg", "1.00 2.50 3.75 1/2 3\n");
+    let proc = tree.path("proc").into();
+    let page = NodePage { proc, ..NodePage::new(readings_now, inventory, holders, options) };
+    let text = async || String::from_utf8(page.text().await.unwrap()).unwrap();
+    let first = text().await;
+    assert!(first.contains("node_load5 2.5\n") && !first.contains("node_cpu_"), "{first}");
+    let _tree = tree.file("proc/loadavg", "1.00 4.50 3.75 1/2 3\n");
+    let second = text().await;
+    assert!(second.contains("node_load5 4.5\n"), "{second}");
 }
