@@ -8,6 +8,7 @@ mod checkpoints;
 mod clusters;
 mod code;
 mod command_gang;
+mod crowd;
 mod durability;
 mod fencing;
 mod greedy;
