@@ -12,6 +12,7 @@ mod limits;
 mod runtime;
 mod storage;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -95,6 +96,8 @@ pub struct Subject<'a> {
     pub nvidia_visible: Option<String>,
     /// Value of `CUDA_VISIBLE_DEVICES`.
     pub cuda_visible: Option<String>,
+    /// RDMA devices that jobs are not to use.
+    pub rdma_exclude: BTreeSet<String>,
     /// Where the kernel's files are.
     pub roots: Roots,
     /// The agent's state directory.
@@ -128,6 +131,7 @@ pub async fn examine(subject: &Subject<'_>) -> Vec<DoctorLine> {
     lines.extend(storage::local(&subject.state_dir, &subject.temp_root).await);
     lines.push(storage::shared(subject.shared_root.as_deref()).await);
     lines.push(fabric.line());
+    lines.extend(fabric::proposed(&subject.roots, &subject.rdma_exclude));
     lines.extend(interpreter.lines());
     lines.push(kernel::versions(&facts, interpreter.libc().await));
     lines.push(kernel::capabilities(&subject.roots));

@@ -155,6 +155,7 @@ pub struct DoctorSubject {
     pub shared_root: Option<PathBuf>,
     pub python: PathBuf,
     pub ports: PortBlock,
+    pub rdma_exclude: BTreeSet<String>,
     pub roots: Roots,
 }
 
@@ -166,6 +167,7 @@ impl DoctorSubject {
             shared_root: config.shared_root.clone(),
             python,
             ports: config.ports,
+            rdma_exclude: config.rdma_exclude.clone(),
             roots: Roots { sys: config.sys_root.clone(), ..Roots::default() },
         }
     }
@@ -178,6 +180,7 @@ impl DoctorSubject {
             expected_gpus: None,
             nvidia_visible: variable("NVIDIA_VISIBLE_DEVICES"),
             cuda_visible: variable("CUDA_VISIBLE_DEVICES"),
+            rdma_exclude: self.rdma_exclude.clone(),
             roots: self.roots.clone(),
             state_dir: self.state_dir.clone(),
             temp_root: self.temp_root.clone(),

@@ -505,6 +505,7 @@ fn subject(accelerator: Opened<'_>, expected_gpus: u32) -> Subject<'_> {
         expected_gpus: Some(expected_gpus),
         nvidia_visible: None,
         cuda_visible: Some("0".to_owned()),
+        rdma_exclude: std::collections::BTreeSet::new(),
         roots: Roots::default(),
         state_dir: here.clone(),
         temp_root: PathBuf::from("/tmp"),

@@ -1,9 +1,14 @@
-//! InfiniBand and RoCE: the devices that the kernel shows against the device files that programs open.
+//! InfiniBand and RoCE: the devices that the kernel shows against the device files that programs open, and
+//! what jobs here are told of them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{DoctorLine, Level};
 use crate::collectors::host::{Roots, word};
+use crate::collectors::rdma::RdmaCollector;
+use crate::collectors::slot::Collector;
+use crate::network;
 
 /// Most devices and ports that are listed; a node of today has nine.
 const MAX_LISTED: usize = 32;
@@ -110,9 +115,30 @@ impl Fabric {
     }
 }
 
+/// What NCCL of jobs here is told, unless image or job says otherwise; no line on a node without devices.
+pub(super) fn proposed(roots: &Roots, exclude: &BTreeSet<String>) -> Option<DoctorLine> {
+    const CHECK: &str = "NCCL network";
+    let rdma = match RdmaCollector::new(roots).read() {
+        Ok(rdma) if rdma.devices.is_empty() => return None,
+        Ok(rdma) => rdma,
+        Err(error) => return Some(DoctorLine::new(CHECK, Level::Warning, error.to_string())),
+    };
+    let variables = network::variables(&rdma, exclude);
+    if variables.is_empty() {
+        let line =
+            DoctorLine::new(CHECK, Level::Warning, "no port that a job here could use: sockets");
+        return Some(line.advise("see the line InfiniBand, and rdma_exclude in the configuration"));
+    }
+    let text: Vec<String> =
+        variables.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    Some(DoctorLine::new(CHECK, Level::Ok, text.join(" ")))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::look;
+    use std::collections::BTreeSet;
+
+    use super::{look, proposed};
     use crate::collectors::fixture::{Tree, roots};
     use crate::doctor::Level;
 
@@ -142,6 +168,23 @@ mod tests {
         let line = look(&roots(&tree)).line();
         assert_eq!(line.level, Level::Warning);
         assert!(line.advice.is_some_and(|advice| advice.contains("mlx5_1/1")));
+    }
+
+    #[test]
+    fn what_jobs_are_told_is_shown() {
+        let none = BTreeSet::new();
+        assert!(proposed(&roots(&Tree::new()), &none).is_none());
+        let tree = device(Tree::new(), "mlx5_0", "4: ACTIVE\n");
+        let line = proposed(&roots(&tree), &none).expect("a line");
+        assert_eq!(
+            (line.level, line.text.as_str()),
+            (Level::Warning, "no port that a job here could use: sockets")
+        );
+        let tree = device(tree, "mlx5_1", "4: ACTIVE\n").file("dev/infiniband/uverbs0", "");
+        let line = proposed(&roots(&tree), &none).expect("a line");
+        assert_eq!((line.level, line.text.as_str()), (Level::Ok, "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1"));
+        let line = proposed(&roots(&tree), &["mlx5_0".to_owned()].into()).expect("a line");
+        assert_eq!(line.text, "NCCL_IB_HCA==mlx5_1:1");
     }
 
     #[test]
