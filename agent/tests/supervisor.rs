@@ -464,6 +464,37 @@ async fn a_member_can_be_another_user() {
     assert_eq!(copy.metadata().unwrap().uid(), 54_321);
 }
 
+/// With one user for all it could: `docs/security.md` says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a40_a_job_of_another_user_signals_neither_the_agent_nor_another_gang() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let mut bench = Bench::new();
+    std::fs::set_permissions(bench.root.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let victim = command(["sleep", "1000"]);
+    let other = victim.key.clone();
+    bench.supervisor.start(victim);
+    let main = bench.running(&other).await;
+    let (agent, shim) = (std::process::id(), bench.shim(&other).pid);
+    let script = format!(
+        "for pid in {agent} {shim} {main}; do LC_ALL=C kill -KILL $pid || echo refused; done 2>&1"
+    );
+    let mut attack = command(["sh", "-c", &script]);
+    assignment(&mut attack).run_as = Some((54_321, 54_321));
+    let key = attack.key.clone();
+    bench.supervisor.start(attack);
+    let ended = bench.ended(&key).await;
+    assert_eq!(ended.last_output.matches("refused").count(), 3, "{ended:?}");
+    assert_eq!(ended.last_output.matches("not permitted").count(), 3, "{ended:?}");
+    bench.release(&key).await.unwrap();
+    assert!(process::stat(main).is_some() && process::lives(bench.shim(&other)));
+    bench.supervisor.stop(&other, Duration::ZERO, false);
+    bench.ended(&other).await;
+    bench.release(&other).await.unwrap();
+}
+
 /// Who connects counts, not the mode of the socket: here every door on the way to it is open.
 #[tokio::test(flavor = "multi_thread")]
 async fn a41_another_user_gives_a_shim_no_orders() {

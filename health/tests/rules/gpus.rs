@@ -339,7 +339,7 @@ fn row_12_persistence_mode_is_only_told() {
 }
 
 #[test]
-fn row_13_a_foreign_process_withholds_its_gpu() {
+fn f31_row_13_a_foreign_process_withholds_its_gpu() {
     let mut node = Node::new();
     let foreign =
         vec![Process { pid: 4_711, user: "eve".to_owned(), name: "miner\u{1b}".to_owned() }];
