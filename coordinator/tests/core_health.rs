@@ -151,7 +151,8 @@ fn a_link_that_comes_and_goes_cordons_under_the_cap_and_lets_run_what_runs() {
 #[test]
 fn what_is_only_worth_knowing_is_told_and_is_no_part_of_the_history() {
     let mut fleet = nodes(1);
-    let level = |level| vec![condition("gpu:x", level)];
+    let since_ms = fleet.now.wall_ms + 1;
+    let level = |level| vec![Condition { since_ms, ..condition("gpu:x", level) }];
     let history = fleet.node("n1").history.len();
     let before = fleet.told_of("node n1").len();
     say(&mut fleet, "n1", level(Level::Info));
@@ -164,6 +165,14 @@ fn what_is_only_worth_knowing_is_told_and_is_no_part_of_the_history() {
     say(&mut fleet, "n1", vec![]);
     let told = &fleet.told_of("node n1")[before + 2..];
     assert_eq!(told, ["node.condition", "node.condition", "node.info"]);
+    // After a restart the same is not told again.
+    say(&mut fleet, "n1", level(Level::Info));
+    fleet.wait_ms(1_000);
+    fleet.restart();
+    fleet.connect("n1");
+    let before = fleet.told_of("node n1").len();
+    say(&mut fleet, "n1", level(Level::Info));
+    assert_eq!(fleet.told_of("node n1").len(), before);
 }
 
 #[test]

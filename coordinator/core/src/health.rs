@@ -180,7 +180,8 @@ impl Core {
         }
         let Some(node) = self.nodes.get(id) else { return };
         let mut node = Node::clone(node);
-        let news = news(&node.health, &health);
+        let is_first = !self.diagnosed.contains(id);
+        let news = news(&node.health, &health, is_first.then_some(self.started_wall_ms));
         for News { kind, text } in &news {
             if *kind != INFO {
                 let word = kind.trim_start_matches("node.");
@@ -393,8 +394,9 @@ struct News {
     text: String,
 }
 
-/// What is told: conditions that are new, worse or milder, and ended.
-fn news(before: &Health, after: &Health) -> Vec<News> {
+/// What is told: conditions that are new, worse or milder, and ended. What is only worth knowing and
+/// began until `told_until_ms` was told by the process before this one, which kept nothing of it.
+fn news(before: &Health, after: &Health, told_until_ms: Option<u64>) -> Vec<News> {
     let same = |a: &Condition, b: &Condition| a.rule == b.rule && a.component == b.component;
     let shown = |condition: &Condition| {
         let trial = if condition.shadow { ", on trial" } else { "" };
@@ -405,6 +407,10 @@ fn news(before: &Health, after: &Health) -> Vec<News> {
         let old = before.conditions.iter().find(|old| same(old, condition));
         if old.is_none_or(|old| old.level != condition.level) {
             let worst = old.map_or(condition.level, |old| old.level.max(condition.level));
+            if worst == Level::Info && told_until_ms.is_some_and(|told| condition.since_ms <= told)
+            {
+                continue;
+            }
             let kind = if worst == Level::Info { INFO } else { "node.condition" };
             news.push(News { kind, text: shown(condition) });
         }
