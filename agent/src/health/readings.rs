@@ -88,7 +88,7 @@ pub struct Translator {
     /// PCI address to GPU, for lines of the kernel.
     addresses: BTreeMap<String, GpuId>,
     blind_said: bool,
-    /// Why The accelerators could not be used when the agent began, on a node that has it.
+    /// Why the accelerators could not be used when the agent began, on a node that has some.
     library: Option<Handle>,
 }
 
@@ -212,8 +212,8 @@ impl Translator {
         }
     }
 
-    /// The accelerators could not be used when the agent began. A node without devices of the driver has no use for
-    /// it: images bring libraries along that work nowhere.
+    /// The accelerators could not be used when the agent began. A node without devices of the driver has
+    /// none: images bring libraries along that work nowhere.
     pub fn learn_problem(&mut self, problem: &AcceleratorError, has_devices: bool) {
         self.library = match problem {
             AcceleratorError::VersionMismatch(_) => Some(Handle::DriverMismatch),
