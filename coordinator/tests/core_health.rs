@@ -138,7 +138,10 @@ fn a_link_that_comes_and_goes_cordons_under_the_cap_and_lets_run_what_runs() {
     assert!(!is_cordoned(&fleet, &others[1]), "health has taken its share");
     fleet.submit("next", &command("next", 4));
     fleet.settle();
-    assert_eq!(runs_on(&fleet, "next"), [format!("n-{}", others[1])]);
+    assert_eq!(fleet.state("next"), JobState::Pending, "all the same it gets nothing new");
+    // What is worse has a share of its own.
+    say(&mut fleet, &others[1], vec![condition("node", Level::Fatal)]);
+    assert!(is_cordoned(&fleet, &others[1]));
     // Worse than that, and only that again: what runs leaves, and the cordon stays.
     say(&mut fleet, &host, [flaps(), vec![condition("node", Level::Fatal)]].concat());
     assert_ne!(fleet.state("job"), JobState::Running);

@@ -101,15 +101,15 @@ impl Condition {
 
     /// Nothing new is to be given to the part, for as long as this stands.
     fn keeps_away(&self) -> bool {
-        self.blocks_start || self.level == Level::NoNewJobs && self.gpu().is_some()
+        self.blocks_start || self.level == Level::NoNewJobs
     }
 
-    /// The node is to be cordoned: it is broken, or it must get nothing new although it would take it (a
-    /// link that comes and goes is up at every look).
+    /// The node is to be cordoned: it is broken, or it must get nothing new although its agent would start
+    /// it (a link that comes and goes is up at every look).
     fn cordons(&self) -> bool {
         match self.level {
             Level::Fatal => true,
-            Level::NoNewJobs => !self.keeps_away(),
+            Level::NoNewJobs => !self.blocks_start && self.gpu().is_none(),
             Level::Info | Level::Warning | Level::Degraded | Level::DrainAfterJob => false,
         }
     }
@@ -240,13 +240,13 @@ impl Core {
         let Some(node) = self.nodes.get(id) else { return };
         let cordoning = node.standing().filter(|condition| condition.cordons());
         let worst = cordoning.max_by_key(|condition| condition.level);
-        let is_fatal = worst.is_some_and(|condition| condition.level == Level::Fatal);
+        let level = worst.map_or(Level::Fatal, |condition| condition.level);
         let cordons = worst.map(Condition::sentence);
         let draining = node.worst_at(Level::DrainAfterJob).map(Condition::sentence);
         let cordoned_here = node.cordon.as_ref().is_some_and(|cordon| cordon.by == HEALTH);
         let drained_here = node.drain.as_ref().is_some_and(|drain| drain.by == HEALTH);
         match &cordons {
-            Some(why) if node.cordon.is_none() => self.take_out(id, Level::Fatal, why, now, out),
+            Some(why) if node.cordon.is_none() => self.take_out(id, level, why, now, out),
             Some(_) => {}
             None if cordoned_here => self.put_back(id, Level::Fatal, now, out),
             None => {}
@@ -259,6 +259,7 @@ impl Core {
             None if drained_here => self.put_back(id, Level::DrainAfterJob, now, out),
             None => {}
         }
+        let is_fatal = cordons.is_some() && level == Level::Fatal;
         if is_fatal && self.nodes.get(id).is_some_and(|node| node.cordon.is_some()) {
             self.leave(id, now, out);
         }
@@ -278,7 +279,7 @@ impl Core {
         if node.revoked || level == Level::DrainAfterJob && is_out {
             return;
         }
-        let (taken, limit) = self.share_of_pool(node);
+        let (taken, limit) = self.share_of_pool(node, level);
         if !node.is_taken_by_health() && taken >= limit {
             self.beyond_share.insert(id.clone());
             let text = format!(
@@ -294,7 +295,7 @@ impl Core {
             return;
         }
         let mut node = Node::clone(node);
-        let (action, word) = if level == Level::Fatal {
+        let (action, word) = if level != Level::DrainAfterJob {
             node.cordon = Some(Cordon { by: HEALTH.to_owned(), why: why.to_owned() });
             ("node.cordon", "cordoned")
         } else {
@@ -336,16 +337,24 @@ impl Core {
         self.ask_for_scheduling();
     }
 
-    /// How many nodes of its pool health has taken out of use, and how many it may.
-    fn share_of_pool(&self, node: &Node) -> (usize, usize) {
+    /// How many nodes of its pool health has taken out of use, and how many it may. Links stay cordoned
+    /// until a person comes: they take nothing of the share of what is worse.
+    fn share_of_pool(&self, node: &Node, level: Level) -> (usize, usize) {
         let pool = node.pool();
         let of_pool = self.nodes.values().filter(|other| !other.revoked && other.pool() == pool);
         let (mut nodes, mut taken) = (0, 0);
         for other in of_pool {
             nodes += 1;
-            taken += usize::from(other.is_taken_by_health());
+            let counts = level == Level::NoNewJobs || !Self::is_out_for_a_link(other);
+            taken += usize::from(other.is_taken_by_health() && counts);
         }
         (taken, AT_LEAST.max(nodes / ONE_IN))
+    }
+
+    /// A link is the worst of what stands there. A node that was not heard of yet says nothing of it.
+    fn is_out_for_a_link(node: &Node) -> bool {
+        let worst = node.standing().max_by_key(|condition| condition.level);
+        worst.is_some_and(|worst| worst.level == Level::NoNewJobs)
     }
 
     /// What runs on the parts that are fatally sick goes on elsewhere.

@@ -152,7 +152,9 @@ pub async fn serve(listener: TcpListener, router: Router, tls: rustls::ServerCon
             if let Err(error) = connection(stream, peer, router, acceptor).await {
                 tracing::debug!(%peer, %error, "http connection ended");
             }
-            drop((slot, place));
+            // The place first: who has a slot is never told that all places are taken.
+            drop(place);
+            drop(slot);
         });
     }
 }
