@@ -131,7 +131,7 @@ pub async fn examine(subject: &Subject<'_>) -> Vec<DoctorLine> {
     lines.extend(storage::local(&subject.state_dir, &subject.temp_root).await);
     lines.push(storage::shared(subject.shared_root.as_deref()).await);
     lines.push(fabric.line());
-    lines.extend(fabric::proposed(&subject.roots, &subject.rdma_exclude));
+    lines.extend(fabric::proposed(&subject.roots, &subject.rdma_exclude).await);
     lines.extend(interpreter.lines());
     lines.push(kernel::versions(&facts, interpreter.libc().await));
     lines.push(kernel::capabilities(&subject.roots));

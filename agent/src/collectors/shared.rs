@@ -26,6 +26,8 @@ pub const PLAN: Plan = Plan {
     // The birth of a child is waited for as well.
     timeout: Duration::from_secs(20),
 };
+/// Least time from one try to the next: two that fail are no hiccup.
+const GAP: Duration = Duration::from_secs(5);
 /// Size of the file.
 const BYTES: usize = 4096;
 
@@ -131,7 +133,7 @@ impl SharedCollector {
         SharedCollector { nursery, root, file, timeout, again: Arc::default(), hanging: None }
     }
 
-    /// Tries at once whenever `again` is told to.
+    /// Tries as soon as [`GAP`] allows whenever `again` is told to.
     #[must_use]
     pub fn on_demand(self, again: Arc<Notify>) -> Self {
         SharedCollector { again, ..self }
@@ -141,11 +143,13 @@ impl SharedCollector {
     pub async fn run(mut self, slot: Arc<Slot<SharedReading>>) {
         let mut ticks = tokio::time::interval(PLAN.interval);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tried = tokio::time::Instant::now();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = self.again.notified() => {}
+                () = self.again.notified() => tokio::time::sleep_until(tried + GAP).await,
             }
+            tried = tokio::time::Instant::now();
             let root = self.root.borrow_and_update().clone();
             let Some(root) = root else { continue };
             slot.begin();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{DoctorLine, Level};
+use super::{DoctorLine, Level, storage};
 use crate::collectors::host::{Roots, word};
 use crate::collectors::rdma::RdmaCollector;
 use crate::collectors::slot::Collector;
@@ -116,12 +116,18 @@ impl Fabric {
 }
 
 /// What NCCL of jobs here is told, unless image or job says otherwise; no line on a node without devices.
-pub(super) fn proposed(roots: &Roots, exclude: &BTreeSet<String>) -> Option<DoctorLine> {
+/// A sick adapter may answer late.
+pub(super) async fn proposed(roots: &Roots, exclude: &BTreeSet<String>) -> Option<DoctorLine> {
     const CHECK: &str = "NCCL network";
-    let rdma = match RdmaCollector::new(roots).read() {
-        Ok(rdma) if rdma.devices.is_empty() => return None,
-        Ok(rdma) => rdma,
-        Err(error) => return Some(DoctorLine::new(CHECK, Level::Warning, error.to_string())),
+    let (class, mut collector) = (roots.sys.join("class/infiniband"), RdmaCollector::new(roots));
+    let rdma = match storage::look(&class, storage::PATIENCE, move |_| collector.read()).await {
+        Ok(Ok(rdma)) if rdma.devices.is_empty() => return None,
+        Ok(Ok(rdma)) => rdma,
+        Ok(Err(error)) => return Some(DoctorLine::new(CHECK, Level::Warning, error.to_string())),
+        Err(_) => {
+            let text = format!("{} did not answer within {:?}", class.display(), storage::PATIENCE);
+            return Some(DoctorLine::new(CHECK, Level::Warning, text));
+        }
     };
     let variables = network::variables(&rdma, exclude);
     if variables.is_empty() {
@@ -170,20 +176,20 @@ mod tests {
         assert!(line.advice.is_some_and(|advice| advice.contains("mlx5_1/1")));
     }
 
-    #[test]
-    fn what_jobs_are_told_is_shown() {
+    #[tokio::test]
+    async fn what_jobs_are_told_is_shown() {
         let none = BTreeSet::new();
-        assert!(proposed(&roots(&Tree::new()), &none).is_none());
+        assert!(proposed(&roots(&Tree::new()), &none).await.is_none());
         let tree = device(Tree::new(), "mlx5_0", "4: ACTIVE\n");
-        let line = proposed(&roots(&tree), &none).expect("a line");
+        let line = proposed(&roots(&tree), &none).await.expect("a line");
         assert_eq!(
             (line.level, line.text.as_str()),
             (Level::Warning, "no port that a job here could use: sockets")
         );
         let tree = device(tree, "mlx5_1", "4: ACTIVE\n").file("dev/infiniband/uverbs0", "");
-        let line = proposed(&roots(&tree), &none).expect("a line");
+        let line = proposed(&roots(&tree), &none).await.expect("a line");
         assert_eq!((line.level, line.text.as_str()), (Level::Ok, "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1"));
-        let line = proposed(&roots(&tree), &["mlx5_0".to_owned()].into()).expect("a line");
+        let line = proposed(&roots(&tree), &["mlx5_0".to_owned()].into()).await.expect("a line");
         assert_eq!(line.text, "NCCL_IB_HCA==mlx5_1:1");
     }
 

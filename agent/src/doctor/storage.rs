@@ -16,7 +16,7 @@ use super::{DoctorLine, Level, size};
 use crate::collectors::storage::{self, Room};
 
 /// How long a look at a directory may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ledger and log spool want this much.
 const STATE_BYTES: u64 = 1 << 30;
@@ -34,7 +34,7 @@ const MAX_TEMP_ROOT: usize = 40;
 static UNDER_WAY: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Why there is no answer about a directory.
-enum NoAnswer {
+pub(super) enum NoAnswer {
     /// Not within [`PATIENCE`].
     Late,
     /// An earlier look at the same directory has not returned.
@@ -44,7 +44,7 @@ enum NoAnswer {
 }
 
 /// Runs `work` on the directory in a thread of its own and waits a bounded time for it.
-async fn look<T: Send + 'static>(
+pub(super) async fn look<T: Send + 'static>(
     directory: &Path,
     patience: Duration,
     work: impl FnOnce(&Path) -> T + Send + 'static,

@@ -1,6 +1,6 @@
 //! The check before a member starts. It asks what the collectors have read anyway, so a healthy node
 //! pays no I/O; only where a reading is old, or was bad once, it waits for the next. That comes within
-//! five seconds; the shared file system, which is tried less often, is tried again at once.
+//! five seconds: the shared file system, which is tried less often otherwise, is tried again as well.
 
 use std::sync::Arc;
 use std::time::Duration;
