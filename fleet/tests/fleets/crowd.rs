@@ -37,11 +37,14 @@ fn clients() -> anyhow::Result<u64> {
 }
 
 /// The status of the answer; `None` when the connection ended without one.
-async fn status(client: &mut TcpStream) -> Option<u16> {
+async fn status(client: &mut TcpStream) -> anyhow::Result<Option<u16>> {
     let mut head = [0; 12];
-    let read = tokio::time::timeout(SHORT, client.read_exact(&mut head)).await.ok()?;
-    read.ok()?;
-    std::str::from_utf8(&head).ok()?.rsplit(' ').next()?.parse().ok()
+    let read = tokio::time::timeout(SHORT, client.read_exact(&mut head)).await;
+    if read.context("neither an answer nor an end")?.is_err() {
+        return Ok(None);
+    }
+    let status = std::str::from_utf8(&head)?.rsplit(' ').next().context("a status")?;
+    Ok(Some(status.parse()?))
 }
 
 #[tokio::test]
@@ -79,14 +82,15 @@ async fn ten_thousand_watchers_at_one_address_leave_room_for_everybody_else() ->
         }
         if number % EVERY == 0 {
             let asked = Instant::now();
-            let response = api.send(Method::GET, "/api/v1/nodes", &[], None).await?;
+            let asking = api.send(Method::GET, "/api/v1/nodes", &[], None);
+            let response = tokio::time::timeout(SHORT, asking).await??;
             ensure!(response.status() == 200, "{}", response.status());
             slowest = slowest.max(asked.elapsed());
         }
     }
     let (mut streams, mut refused) = (0, 0);
     for client in &mut crowd {
-        match status(client).await {
+        match status(client).await? {
             Some(200) => streams += 1,
             Some(429 | 503) => refused += 1,
             Some(other) => anyhow::bail!("somebody was answered {other}"),
