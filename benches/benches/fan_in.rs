@@ -37,6 +37,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// While agents join, the others send no samples, and heartbeats less often than the second that a
 /// coordinator asks for.
 const JOINING_BEATS: Duration = Duration::from_secs(2);
+/// Samples that carry a heartbeat, as those of real agents: each third, for samples are words themselves.
+const SAMPLES_OF_A_BEAT: u64 = 3;
 /// Clock ticks of `/proc/PID/stat` in a second, as on every Linux that this runs on.
 const TICKS: f64 = 100.0;
 
@@ -183,14 +185,17 @@ async fn serve(
     // By themselves while agents join; then they ride with the samples, as those of real agents do.
     let mut beats = tokio::time::interval_at(Instant::now() + phase, JOINING_BEATS);
     beats.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let mut sequence = 0;
+    let (mut sequence, mut sampled) = (0, number as u64);
     loop {
         tokio::select! {
             _ = due.tick(), if sending.sampling.load(Ordering::Relaxed) => {
                 sample.wall_ms = wall().as_millis() as u64;
                 samples.send(&sample.to_frame()?).await?;
-                sequence += 1;
-                control.send(&heartbeat(sequence)?).await?;
+                sampled += 1;
+                if sampled % SAMPLES_OF_A_BEAT == 0 {
+                    sequence += 1;
+                    control.send(&heartbeat(sequence)?).await?;
+                }
                 sending.frames.fetch_add(1, Ordering::Relaxed);
             }
             _ = beats.tick(), if !sending.sampling.load(Ordering::Relaxed) => {

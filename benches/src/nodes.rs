@@ -166,6 +166,7 @@ impl Nodes {
     /// A sign of life of one node, by its index.
     pub fn heartbeat(&self, index: usize) -> anyhow::Result<Event> {
         let place = self.places.get(index % self.places.len()).context("no nodes")?;
-        Ok(Event::Heard { node: place.node.clone(), session: place.session, held: place.held })
+        let held = Some(place.held);
+        Ok(Event::Heard { node: place.node.clone(), session: place.session, held })
     }
 }

@@ -176,7 +176,7 @@ impl Inner {
                 if let Some(node) = self.nodes.get_mut(node) {
                     let node = Arc::make_mut(node);
                     node.last_word_ms = *last_word_ms;
-                    node.held = Some(*held);
+                    node.held = *held;
                 }
             }
             Seen::Saved { gang, saved } => {

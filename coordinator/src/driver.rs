@@ -244,7 +244,7 @@ mod tests {
     use crate::core::effect::Write;
 
     fn heard(session: u64) -> Event {
-        let held = gangline_common::ids::Generation::default();
+        let held = Some(gangline_common::ids::Generation::default());
         Event::Heard { node: "n-a".parse().unwrap(), session, held }
     }
 

@@ -28,7 +28,7 @@ use crate::core::event::Event;
 use crate::core::node::Session;
 use crate::driver::DriverGone;
 use crate::outbox::{DesiredState, Orders};
-use crate::server::Server;
+use crate::server::{Parts, Server};
 
 /// Control messages that wait for a slow agent; one more closes the session (F35).
 const CONTROL_QUEUE: usize = 256;
@@ -135,7 +135,7 @@ async fn serve(
     tokio::select! {
         result = write_control(&mut sender, outgoing, orders, known) => result,
         result = read_control(server, &mut receiver, &agent, number, &control) => result,
-        result = accept_data(server, connection, &agent, &control) => result,
+        result = accept_data(server, connection, &agent, number, &control) => result,
         result = code::serve_all(server, connection, &agent) => result.map_err(SessionError::from),
     }
 }
@@ -289,7 +289,7 @@ async fn read_control(
         let node = agent.node.clone();
         match AgentMessage::from_frame(&frame)? {
             AgentMessage::Heartbeat(beat) => {
-                let heard = Event::Heard { node, session, held: beat.held };
+                let heard = Event::Heard { node, session, held: Some(beat.held) };
                 // What it says for the first time keeps its place behind the reports before it.
                 if told.replace(beat.held) == Some(beat.held) {
                     server.parts.driver.tell_soon(heard).await?;
@@ -359,6 +359,7 @@ async fn accept_data(
     server: &Arc<Server>,
     connection: &Connection,
     agent: &AgentCertificate,
+    session: u64,
     control: &mpsc::Sender<CoordinatorMessage>,
 ) -> Result<(), SessionError> {
     let slots = Arc::new(Semaphore::new(DATA_STREAMS));
@@ -367,7 +368,7 @@ async fn accept_data(
         let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
         let (server, agent, control) = (server.clone(), agent.clone(), control.clone());
         tokio::spawn(async move {
-            if let Err(error) = receive_data(&server, &agent, stream, &control).await {
+            if let Err(error) = receive_data(&server, &agent, session, stream, &control).await {
                 // The end of a connection ends its streams; only a broken rule is worth a line.
                 if !matches!(error, DataError::Gone) {
                     tracing::warn!(node = %agent.node, %error, "data stream ended");
@@ -389,6 +390,7 @@ enum DataError {
 async fn receive_data(
     server: &Server,
     agent: &AgentCertificate,
+    session: u64,
     stream: UnknownStream,
     control: &mpsc::Sender<CoordinatorMessage>,
 ) -> Result<(), DataError> {
@@ -397,8 +399,14 @@ async fn receive_data(
         other => DataError::Broken(other.to_string()),
     };
     match stream.identify().await.map_err(of_transport)? {
-        (StreamKind::Telemetry, stream) => {
-            server.parts.telemetry.receive(&agent.node, stream).await.map_err(of_transport)
+        (StreamKind::Telemetry, mut stream) => {
+            let Parts { telemetry, driver, .. } = &server.parts;
+            while telemetry.receive(&agent.node, &mut stream).await.map_err(of_transport)? {
+                // A sample is a word of its node; what the node holds is said by heartbeats.
+                let heard = Event::Heard { node: agent.node.clone(), session, held: None };
+                driver.tell_soon(heard).await.map_err(|_| DataError::Gone)?;
+            }
+            Ok(())
         }
         (StreamKind::Log, stream) => {
             // Identity comes from the certificate: only members placed on this node (A18).

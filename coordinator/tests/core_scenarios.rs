@@ -200,6 +200,22 @@ fn silence_is_a_state_and_the_gang_runs_on() {
     assert_eq!(fleet.state("j1"), JobState::Succeeded);
 }
 
+#[test]
+fn a_sample_is_a_word_that_says_nothing_of_what_is_held() {
+    let mut fleet = two_workers();
+    let held = fleet.node("a").held;
+    assert!(held.is_some());
+    for _ in 0..60 {
+        fleet.wait_ms(1000);
+        fleet.sample("a");
+    }
+    assert_eq!(fleet.node("a").reachability, Reachability::Reachable);
+    assert_eq!(fleet.node("a").held, held);
+    assert_eq!(fleet.node("b").reachability, Reachability::Lost);
+    fleet.sample("b");
+    assert_eq!(fleet.node("b").reachability, Reachability::Reachable);
+}
+
 /// `j1` ran on both workers and was stopped while `b` was away for good: it is over, but not on `b`.
 fn stopped_behind_a_lost_node() -> Fleet {
     let mut fleet = two_workers();

@@ -317,7 +317,7 @@ async fn a_word_is_not_overtaken_by_the_end_of_its_session() {
     while Timestamp::now().boot_ms <= before {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let heard = Event::Heard { node: id.clone(), session: 1, held: Generation::default() };
+    let heard = Event::Heard { node: id.clone(), session: 1, held: Some(Generation::default()) };
     fixture.driver.tell_soon(heard).await.unwrap();
     fixture.driver.tell(Event::Disconnected { node: id.clone(), session: 1 }).await.unwrap();
     let mut changes = fixture.board.changes();

@@ -15,7 +15,7 @@ use gangline_common::wire::v1::{
     AgentMessage, CoordinatorMessage, DesiredGang, DesiredHeader, Heartbeat, MemberState,
     NodeHealth, NodeInventory, NodeReport, RenewRequest, Renewed,
 };
-use gangline_common::wire::{MINOR, MINOR_OLDEST, WireError};
+use gangline_common::wire::{MINOR, MINOR_OLDEST, MINOR_WITH_WORDS_IN_SAMPLES, WireError};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 
@@ -78,6 +78,8 @@ impl Link {
 
         let pace = Duration::from_millis(welcome.heartbeat_ms.into())
             .clamp(HEARTBEAT_FLOOR, HEARTBEAT_CEILING);
+        let words_in_samples = welcome.minor >= MINOR_WITH_WORDS_IN_SAMPLES;
+        let beats = Beats::new(pace, words_in_samples, Instant::now());
         let (heard, hearing) = hearing();
         let sampled = Notify::new();
         tokio::select! {
@@ -85,7 +87,7 @@ impl Link {
             biased;
             result = self.ship(connection, welcome.minor, hearing.settled, &sampled) => result,
             result = self.read_control(&mut receiver, &heard) => result,
-            result = self.write_control(&mut sender, pace, hearing.renewed, &sampled) => result,
+            result = self.write_control(&mut sender, beats, hearing.renewed, &sampled) => result,
             result = watch_silence(hearing.answered, self.silence.max(pace * 3)) => result,
             error = requests::serve(connection, &self.channels) => Err(error.into()),
         }
@@ -181,7 +183,7 @@ impl Link {
     async fn write_control(
         &self,
         sender: &mut FrameSender,
-        pace: Duration,
+        mut beats: Beats,
         mut renewed: watch::Receiver<Option<Renewed>>,
         sampled: &Notify,
     ) -> Result<StoredIdentity, SessionError> {
@@ -192,7 +194,6 @@ impl Link {
         inventory.mark_changed();
         health.mark_changed();
         outlook.mark_changed();
-        let mut beats = Beats::new(pace, Instant::now());
         let mut renewal_checks = tokio::time::interval(RENEWAL_CHECK);
         let mut renewal = Renewal::default();
         let mut sequence = 0;

@@ -6,7 +6,7 @@ use std::path::Path;
 use gangline_common::ids::{MemberId, MemberKey};
 use gangline_common::request::{RequestError, ask};
 use gangline_common::transport::FrameReceiver;
-use gangline_common::wire::MINOR;
+use gangline_common::wire::MINOR_WITH_WORDS_IN_SAMPLES;
 use gangline_common::wire::packed::MINOR_WITH_PACKED_LOGS;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RayStateRequest, RaySubject};
 use gangline_common::wire::tlv::{Handshake, REFUSE_BUSY, REFUSE_CLONE, REFUSE_TOKEN};
@@ -612,14 +612,14 @@ async fn a_log_that_became_shorter_ends_there() {
     assert!(matches!(agent.inputs.recv().await, Some(Input::LogsComplete(done)) if done == key()));
 }
 
-/// In one packet with the sample, where one is about due.
+/// In one packet with the sample, where one is about due: with each where samples are no words.
 #[tokio::test]
 async fn a_heartbeat_rides_with_a_sample() {
     let heartbeat =
         |message: &AgentMessage| matches!(message, AgentMessage::Heartbeat(_)).then_some(());
     let coordinator = TestCoordinator::start();
     let agent = Agent::start(coordinator.joined());
-    let mut session = coordinator.session_with(MINOR, 1000).await;
+    let mut session = coordinator.session_with(MINOR_WITH_WORDS_IN_SAMPLES - 1, 1000).await;
     session.find(heartbeat).await;
     let mut took = Vec::new();
     let mut last = Instant::now();

@@ -18,9 +18,11 @@ pub mod v1;
 /// ALPN protocol name: the major version of the protocol.
 pub const ALPN: &[u8] = b"gangline/1";
 /// Newest minor version that this build speaks.
-pub const MINOR: u32 = 5;
+pub const MINOR: u32 = 6;
 /// Oldest minor version that this build still speaks.
 pub const MINOR_OLDEST: u32 = 4;
+/// First minor version in which a sample is a word of its node, as a heartbeat is.
+pub const MINOR_WITH_WORDS_IN_SAMPLES: u32 = 6;
 
 /// Why bytes from a peer are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

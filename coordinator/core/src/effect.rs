@@ -124,7 +124,7 @@ pub enum Seen {
     Word {
         node: NodeId,
         last_word_ms: u64,
-        held: Generation,
+        held: Option<Generation>,
     },
     Checkpoint {
         gang: GangId,

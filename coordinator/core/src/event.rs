@@ -185,10 +185,12 @@ pub enum Event {
         inventory: Box<Inventory>,
         name: String,
     },
+    /// A sign of life.
     Heard {
         node: NodeId,
         session: u64,
-        held: Generation,
+        /// What the agent says that it holds; samples do not say.
+        held: Option<Generation>,
     },
     Reported {
         node: NodeId,

@@ -244,12 +244,16 @@ impl Core {
         &mut self,
         id: &NodeId,
         session: u64,
-        held: Generation,
+        held: Option<Generation>,
         now: Timestamp,
         out: &mut Effects,
     ) {
-        if self.word_from(id, session, now, out) {
-            self.note_held(id, held, now, out);
+        if !self.word_from(id, session, now, out) {
+            return;
+        }
+        match held {
+            Some(held) => self.note_held(id, held, now, out),
+            None => self.show_word(id, now, out),
         }
     }
 
@@ -295,13 +299,18 @@ impl Core {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let node = Arc::make_mut(node);
         node.held = Some(held);
-        out.saw(Seen::Word { node: id.clone(), last_word_ms: now.boot_ms, held });
         let behind = held != node.generation;
         let pushed = node.session.as_ref().and_then(|session| session.pushed_ms);
         let waited = pushed.is_none_or(|ms| now.boot_ms.saturating_sub(ms) >= PUSH_AGAIN_MS);
         if behind && waited {
             self.push_later(id);
         }
+        self.show_word(id, now, out);
+    }
+
+    fn show_word(&self, id: &NodeId, now: Timestamp, out: &mut Effects) {
+        let Some(node) = self.nodes.get(id) else { return };
+        out.saw(Seen::Word { node: id.clone(), last_word_ms: now.boot_ms, held: node.held });
     }
 
     pub(super) fn expire_leases(&mut self, now: Timestamp, out: &mut Effects) {

@@ -181,17 +181,16 @@ impl Telemetry {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads one telemetry stream until it ends.
+    /// Takes the next sample from a telemetry stream; false when it has ended.
     pub async fn receive(
         &self,
         node: &NodeId,
-        mut stream: FrameReceiver,
-    ) -> Result<(), TransportError> {
-        while let Some(frame) = stream.receive().await? {
-            let sample = NodeSample::from_frame(&frame)?;
-            self.record(node, sample, Timestamp::now().wall_ms);
-        }
-        Ok(())
+        stream: &mut FrameReceiver,
+    ) -> Result<bool, TransportError> {
+        let Some(frame) = stream.receive().await? else { return Ok(false) };
+        let sample = NodeSample::from_frame(&frame)?;
+        self.record(node, sample, Timestamp::now().wall_ms);
+        Ok(true)
     }
 }
 

@@ -472,8 +472,14 @@ impl Fleet {
 
     pub fn heartbeat(&mut self, name: &str) {
         let Some((node, session)) = self.session(name) else { return };
-        let held = self.agents[name].held;
+        let held = Some(self.agents[name].held);
         self.step(Event::Heard { node, session, held });
+    }
+
+    /// A sample of the node has come.
+    pub fn sample(&mut self, name: &str) {
+        let Some((node, session)) = self.session(name) else { return };
+        self.step(Event::Heard { node, session, held: None });
     }
 
     /// Time in which every node gives signs of life.

@@ -321,7 +321,7 @@ impl World<'_> {
                 self.tell(Event::Inventory { node: id, session, inventory, name });
             }
             AgentWord::Heartbeat { held, sent_ms } => {
-                self.tell(Event::Heard { node: id, session, held });
+                self.tell(Event::Heard { node: id, session, held: Some(held) });
                 if self.coordinator.is_some() {
                     let word = CoordinatorWord::HeartbeatAck { sent_ms };
                     self.send(Packet::Down { node, session, word });
