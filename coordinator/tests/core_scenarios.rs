@@ -203,6 +203,7 @@ fn silence_is_a_state_and_the_gang_runs_on() {
 #[test]
 fn a_sample_is_a_word_that_says_nothing_of_what_is_held() {
     let mut fleet = two_workers();
+    fleet.beat(1);
     let held = fleet.node("a").held;
     assert!(held.is_some());
     for _ in 0..60 {

@@ -248,12 +248,9 @@ impl Core {
         now: Timestamp,
         out: &mut Effects,
     ) {
-        if !self.word_from(id, session, now, out) {
-            return;
-        }
-        match held {
-            Some(held) => self.note_held(id, held, now, out),
-            None => self.show_word(id, now, out),
+        let is_word = self.word_from(id, session, now, out);
+        if let Some(held) = held.filter(|_| is_word) {
+            self.note_held(id, held, now, out);
         }
     }
 
@@ -275,8 +272,13 @@ impl Core {
             self.close_session(id, CloseReason::CertificateExpired, out);
             return false;
         }
-        Arc::make_mut(node).last_word_ms = now.boot_ms;
-        self.set_reachability(id, Reachability::Reachable, now, out);
+        let node = Arc::make_mut(node);
+        node.last_word_ms = now.boot_ms;
+        out.saw(Seen::Word { node: id.clone(), last_word_ms: now.boot_ms, held: node.held });
+        // Ten thousand words a second: what is as it was is not looked up again.
+        if node.reachability != Reachability::Reachable {
+            self.set_reachability(id, Reachability::Reachable, now, out);
+        }
         true
     }
 
@@ -298,19 +300,16 @@ impl Core {
     ) {
         let Some(node) = self.nodes.get_mut(id) else { return };
         let node = Arc::make_mut(node);
-        node.held = Some(held);
+        if node.held.replace(held) != Some(held) {
+            let last_word_ms = node.last_word_ms;
+            out.saw(Seen::Word { node: id.clone(), last_word_ms, held: Some(held) });
+        }
         let behind = held != node.generation;
         let pushed = node.session.as_ref().and_then(|session| session.pushed_ms);
         let waited = pushed.is_none_or(|ms| now.boot_ms.saturating_sub(ms) >= PUSH_AGAIN_MS);
         if behind && waited {
             self.push_later(id);
         }
-        self.show_word(id, now, out);
-    }
-
-    fn show_word(&self, id: &NodeId, now: Timestamp, out: &mut Effects) {
-        let Some(node) = self.nodes.get(id) else { return };
-        out.saw(Seen::Word { node: id.clone(), last_word_ms: now.boot_ms, held: node.held });
     }
 
     pub(super) fn expire_leases(&mut self, now: Timestamp, out: &mut Effects) {

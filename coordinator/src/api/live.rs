@@ -244,13 +244,14 @@ struct Sample<'a> {
 
 impl<'a> Sample<'a> {
     fn new(update: &'a Update) -> Self {
-        let gpus = update.reading.gpus.iter();
+        let names = update.sample.gpus.iter().map(|gpu| &gpu.uuid);
+        let values = update.reading.gpus.iter().map(|values| values.as_slice());
         Sample {
             number: update.number,
             time_ms: update.time_ms,
             dropped: update.dropped,
             host: &update.reading.host,
-            gpus: gpus.map(|(uuid, values)| (uuid, values.as_slice())).collect(),
+            gpus: names.zip(values).collect(),
         }
     }
 

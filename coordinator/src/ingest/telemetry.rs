@@ -136,14 +136,20 @@ impl Telemetry {
         let sample = Arc::new(sample);
         let mut inner = self.lock();
         let Inner { nodes, number, counts, full } = &mut *inner;
-        if !nodes.contains_key(id) && nodes.len() >= MAX_NODES {
-            if !std::mem::replace(full, true) {
-                tracing::warn!(most = MAX_NODES, "samples of further nodes are not kept");
+        let room = nodes.len() < MAX_NODES;
+        let (known, node) = match nodes.get_mut(id) {
+            Some(node) => (true, node),
+            None if room => {
+                let node = ring::Node::new(sample.clone());
+                (false, nodes.entry(id.clone()).insert_entry(node).into_mut())
             }
-            return;
-        }
-        let known = nodes.contains_key(id);
-        let node = nodes.entry(id.clone()).or_insert_with(|| ring::Node::new(sample.clone()));
+            None => {
+                if !std::mem::replace(full, true) {
+                    tracing::warn!(most = MAX_NODES, "samples of further nodes are not kept");
+                }
+                return;
+            }
+        };
         let before = std::mem::replace(&mut node.newest, sample.clone());
         for counts in [&mut node.counts, &mut *counts] {
             counts.received += 1;
@@ -167,7 +173,8 @@ impl Telemetry {
         }
         let reading = Reading::of(&sample, known.then_some(&*before));
         *number += 1;
-        node.push(*number, time_ms, sample.dropped, &reading);
+        let gpus: Vec<_> = sample.gpus.iter().map(|gpu| &gpu.uuid).zip(&reading.gpus).collect();
+        node.push(*number, time_ms, sample.dropped, reading.host, &gpus);
         if self.watchers.receiver_count() > 0 {
             let (number, node, dropped) = (*number, id.clone(), sample.dropped);
             let update = Update { number, node, time_ms, dropped, reading, sample };

@@ -8,7 +8,7 @@ use gangline_common::ids::GpuId;
 use gangline_common::wire::v1::NodeSample;
 
 use super::series::{
-    self, GPU, GPU_BYTES, GpuReading, HOST, HOST_BYTES, HostReading, Reading, pack, unpack,
+    self, GPU, GPU_BYTES, GpuReading, HOST, HOST_BYTES, HostReading, pack, unpack,
 };
 
 /// Samples kept as they came: two minutes at 1 Hz.
@@ -154,16 +154,23 @@ impl Node {
     }
 
     /// Keeps a reading. `number` is larger than every one before.
-    pub fn push(&mut self, number: u64, time_ms: u64, dropped: u32, reading: &Reading) {
-        self.make_room_for(&reading.gpus);
-        let mut gpus = vec![[None; GPU.len()]; self.gpus.len()];
-        for (uuid, values) in &reading.gpus {
-            let slot = self.gpus.iter().position(|known| known == uuid);
-            if let Some(place) = slot.and_then(|slot| gpus.get_mut(slot)) {
-                *place = *values;
+    pub fn push(
+        &mut self,
+        number: u64,
+        time_ms: u64,
+        dropped: u32,
+        host: HostReading,
+        gpus: &[(&GpuId, &GpuReading)],
+    ) {
+        self.make_room_for(gpus);
+        let mut values = vec![[None; GPU.len()]; self.gpus.len()];
+        for (uuid, reading) in gpus {
+            let slot = self.gpus.iter().position(|known| known == *uuid);
+            if let Some(place) = slot.and_then(|slot| values.get_mut(slot)) {
+                *place = **reading;
             }
         }
-        let record = Record { number, time_ms, dropped, host: reading.host, gpus };
+        let record = Record { number, time_ms, dropped, host, gpus: values };
         self.fine.push(&packed(&record), FINE);
         self.average(&record);
     }
@@ -195,8 +202,8 @@ impl Node {
 
     /// A GPU that was not seen before makes the records longer. When there are too many, the rings
     /// begin anew with those that are there now.
-    fn make_room_for(&mut self, seen: &[(GpuId, GpuReading)]) {
-        let seen: Vec<&GpuId> = seen.iter().map(|(uuid, _)| uuid).take(MAX_GPUS).collect();
+    fn make_room_for(&mut self, seen: &[(&GpuId, &GpuReading)]) {
+        let seen: Vec<&GpuId> = seen.iter().map(|(uuid, _)| *uuid).take(MAX_GPUS).collect();
         let new: Vec<GpuId> =
             seen.iter().filter(|uuid| !self.gpus.contains(uuid)).map(|u| (*u).clone()).collect();
         if new.is_empty() && self.fine.stride > 0 {
@@ -334,13 +341,15 @@ mod tests {
         Node::new(Arc::new(sample))
     }
 
-    fn reading(gpus: &[(&str, f64)]) -> Reading {
+    fn push(node: &mut Node, number: u64, time_ms: u64, dropped: u32, gpus: &[(&str, f64)]) {
         let gpu = |(uuid, busy): &(&str, f64)| {
             let mut values = GpuReading::default();
             values[0] = Some(*busy);
             (GpuId((*uuid).to_owned()), values)
         };
-        Reading { host: HostReading::default(), gpus: gpus.iter().map(gpu).collect() }
+        let gpus: Vec<(GpuId, GpuReading)> = gpus.iter().map(gpu).collect();
+        let gpus: Vec<_> = gpus.iter().map(|(uuid, values)| (uuid, values)).collect();
+        node.push(number, time_ms, dropped, HostReading::default(), &gpus);
     }
 
     #[test]
@@ -348,7 +357,7 @@ mod tests {
         let mut node = node();
         for second in 0..5000_u64 {
             let busy = (second % 100) as f64;
-            node.push(second + 1, second * 1000, 0, &reading(&[("GPU-a", busy)]));
+            push(&mut node, second + 1, second * 1000, 0, &[("GPU-a", busy)]);
         }
         let fine = node.fine(0);
         assert_eq!(fine.len(), FINE);
@@ -368,9 +377,9 @@ mod tests {
     #[test]
     fn a_gpu_may_come_and_go() {
         let mut node = node();
-        node.push(1, 1000, 2, &reading(&[("GPU-a", 1.0)]));
-        node.push(2, 2000, 0, &reading(&[("GPU-b", 2.0), ("GPU-a", 3.0)]));
-        node.push(3, 3000, 0, &reading(&[]));
+        push(&mut node, 1, 1000, 2, &[("GPU-a", 1.0)]);
+        push(&mut node, 2, 2000, 0, &[("GPU-b", 2.0), ("GPU-a", 3.0)]);
+        push(&mut node, 3, 3000, 0, &[]);
         let of = |slot: usize| -> Vec<Option<f64>> {
             node.fine(0).iter().map(|record| record.gpus[slot][0]).collect()
         };
@@ -389,12 +398,12 @@ mod tests {
         let mut node = node();
         for number in 1..2000_u64 {
             let uuid = format!("GPU-{number}");
-            node.push(number, number * 1000, 0, &reading(&[(&uuid, 1.0)]));
+            push(&mut node, number, number * 1000, 0, &[(&uuid, 1.0)]);
             assert!(node.gpus().len() <= MAX_GPUS);
         }
         let many: Vec<String> = (0..500).map(|n| format!("X-{n}")).collect();
         let many: Vec<(&str, f64)> = many.iter().map(|uuid| (uuid.as_str(), 1.0)).collect();
-        node.push(2000, 0, 0, &reading(&many));
+        push(&mut node, 2000, 0, 0, &many);
         assert_eq!(node.gpus().len(), MAX_GPUS);
     }
 
@@ -406,7 +415,7 @@ mod tests {
             (0..8).map(|n| format!("GPU-aaaaaaaa-bbbb-cccc-dddd-00000000000{n}")).collect();
         let gpus: Vec<(&str, f64)> = uuids.iter().map(|uuid| (uuid.as_str(), 50.0)).collect();
         for second in 0..4000_u64 {
-            node.push(second + 1, second * 1000, 0, &reading(&gpus));
+            push(&mut node, second + 1, second * 1000, 0, &gpus);
         }
         assert!(node.ring_bytes() < 64 << 10, "{}", node.ring_bytes());
     }

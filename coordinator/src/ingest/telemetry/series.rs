@@ -3,7 +3,6 @@
 //! A ring holds hours of thousands of nodes, so a reading is not kept as it came: a percentage is
 //! known to half of one, power to a tenth of a watt, a rate to 1 part in 256.
 
-use gangline_common::ids::GpuId;
 use gangline_common::wire::v1::{GpuSample, NodeSample};
 
 /// How a number becomes bytes. Out of range is the nearest that fits; the largest code is "absent".
@@ -158,7 +157,8 @@ pub(super) fn unpack(series: &[Series], mut bytes: &[u8], values: &mut [Option<f
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Reading {
     pub host: HostReading,
-    pub gpus: Vec<(GpuId, GpuReading)>,
+    /// In the order of the sample's GPUs.
+    pub gpus: Vec<GpuReading>,
 }
 
 impl Reading {
@@ -181,7 +181,7 @@ impl Reading {
                 rate(&network_bytes),
                 rate(&rdma_bytes),
             ],
-            gpus: sample.gpus.iter().map(|gpu| (gpu.uuid.clone(), gpu_reading(gpu))).collect(),
+            gpus: sample.gpus.iter().map(gpu_reading).collect(),
         }
     }
 }
