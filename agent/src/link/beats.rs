@@ -150,7 +150,10 @@ mod tests {
         assert_eq!(with(&samples, 11_500), rides);
         // When samples stay away, the pace of words is kept without them.
         assert_eq!(with(&[], 3500), [0, 1000, 2000, 3000].map(|ms| (ms, false)));
-        assert_eq!(with(&[300, 1300], 4700), [(0, false), (2550, false), (3550, false), (4550, false)]);
+        assert_eq!(
+            with(&[300, 1300], 4700),
+            [(0, false), (2550, false), (3550, false), (4550, false)]
+        );
         // And there are not two seconds without any word.
         for gap in 0..3000 {
             let samples = [300, 1300, 1300 + gap, 2300 + gap];
