@@ -127,11 +127,7 @@ impl Watch {
         if let Err(problem) = sources.accelerators.as_ref() {
             self.translator.learn_problem(problem, Path::new(CONTROL_DEVICE).exists());
         }
-        for gpu in &sources.identities {
-            if let Some(address) = &gpu.pci_bus_id {
-                self.translator.learn_address(address, GpuId(gpu.uuid.clone()));
-            }
-        }
+        self.translator.learn_addresses(&sources.identities);
         loop {
             tokio::select! {
                 changed = sources.readings.changed() => {
@@ -142,9 +138,7 @@ impl Watch {
                 }
                 event = next(&mut sources.xids) => {
                     let reading = Translator::xid(&event, &sources.holders.borrow());
-                    if let Some(reading) = reading {
-                        lock(&self.state).engine.observe(&reading, Timestamp::now());
-                    }
+                    lock(&self.state).engine.observe(&reading, Timestamp::now());
                 }
                 Ok(()) = sources.nccl.changed() => {
                     let gang = sources.nccl.borrow_and_update().clone();

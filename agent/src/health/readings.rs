@@ -13,7 +13,7 @@ use gangline_health::{Component, Reading, Rule};
 
 use crate::collectors::Readings;
 use crate::collectors::accelerator::{
-    self, AcceleratorError, FabricState, GpuSample, Owner, XidEvent,
+    self, AcceleratorError, FabricState, GpuIdentity, GpuSample, Owner, XidEvent,
 };
 use crate::collectors::host::HostSample;
 use crate::collectors::kernel::{self, KernelReading};
@@ -77,6 +77,11 @@ fn is_up(port: &rdma::Port) -> bool {
 /// How the kernel begins its line when a cgroup's limit, not the host's memory, was reached.
 const OF_A_CGROUP: &str = "emory cgroup out of memory";
 
+/// What the kernel says of a lost GPU without a code is this Xid.
+const FALLEN_OFF_THE_BUS: u32 = 79;
+/// Of an Xid without a code.
+const NO_CODE: &str = "the driver gives no code";
+
 /// What was handed to the rules last, of each source.
 #[derive(Debug, Default)]
 pub struct Translator {
@@ -87,6 +92,8 @@ pub struct Translator {
     kernel_line: Option<u64>,
     /// PCI address to GPU, for lines of the kernel.
     addresses: BTreeMap<String, GpuId>,
+    /// Of every GPU the address is known: another one is not of this node.
+    knows_addresses: bool,
     blind_said: bool,
     /// Why the accelerators could not be used when the agent began, on a node that has some.
     library: Option<Handle>,
@@ -130,7 +137,7 @@ impl Translator {
         match &readings.kernel {
             Some(kernel) => {
                 if let Some(kernel) = self.news("kernel", kernel) {
-                    self.kernel(&kernel, &mut out);
+                    self.kernel(&kernel, holders, &mut out);
                 }
             }
             None if !std::mem::replace(&mut self.blind_said, true) => out.push(Reading::Blind {
@@ -148,12 +155,13 @@ impl Translator {
         out
     }
 
-    /// An error that the driver reported by itself.
-    pub fn xid(event: &XidEvent, holders: &Holders) -> Option<Reading> {
-        let gpu = GpuId(event.uuid.clone());
-        let code = u32::try_from(event.xid?).ok()?;
-        let job = holders.get(&gpu).and_then(|holder| holder.job.clone());
-        Some(Reading::Xid(Xid { gpu: Some(gpu), code, text: None, job }))
+    /// An error that the driver reported by itself. One that it does not know is told of all the same.
+    pub fn xid(event: &XidEvent, holders: &Holders) -> Reading {
+        let gpu = Some(GpuId(event.uuid.clone()));
+        match event.xid {
+            Some(code) => self::xid(gpu, u32::try_from(code).unwrap_or(u32::MAX), None, holders),
+            None => self::xid(gpu, 0, Some(NO_CODE.to_owned()), holders),
+        }
     }
 
     /// The value of a collector if it was not handed out before.
@@ -222,9 +230,13 @@ impl Translator {
         };
     }
 
-    /// PCI addresses as NVML writes them, for lines of the kernel's log.
-    pub fn learn_address(&mut self, address: &str, gpu: GpuId) {
-        self.addresses.insert(short_address(address), gpu);
+    /// Where the GPUs are on the bus, for lines of the kernel's log.
+    pub fn learn_addresses(&mut self, gpus: &[GpuIdentity]) {
+        let address = |gpu: &GpuIdentity| {
+            Some((short_address(gpu.pci_bus_id.as_deref()?), GpuId(gpu.uuid.clone())))
+        };
+        self.addresses = gpus.iter().filter_map(address).collect();
+        self.knows_addresses = !gpus.is_empty() && self.addresses.len() == gpus.len();
     }
 
     fn host(&mut self, host: &HostSample, holders: &Holders, out: &mut Vec<Reading>) {
@@ -258,7 +270,15 @@ impl Translator {
         out.push(Reading::Descriptors(files));
     }
 
-    fn kernel(&mut self, kernel: &KernelReading, out: &mut Vec<Reading>) {
+    /// The GPU at an address; the inner `None` when that is not known. `None` when it is none of this node's:
+    /// the log is the whole machine's, on which there may be other containers.
+    fn whose(&self, pci_address: Option<&str>) -> Option<Option<GpuId>> {
+        let Some(address) = pci_address else { return Some(None) };
+        let ours = self.addresses.get(&short_address(address));
+        (ours.is_some() || !self.knows_addresses).then(|| ours.cloned())
+    }
+
+    fn kernel(&mut self, kernel: &KernelReading, holders: &Holders, out: &mut Vec<Reading>) {
         for line in &kernel.lines {
             if self.kernel_line.is_some_and(|last| line.sequence <= last) {
                 continue;
@@ -274,25 +294,32 @@ impl Translator {
                 kernel::KernelClass::OutOfMemory if line.text.contains(OF_A_CGROUP) => {
                     of(KernelClass::ContainerOutOfMemory)
                 }
+                kernel::KernelClass::AdapterTrouble => of(KernelClass::AdapterTrouble),
                 kernel::KernelClass::OutOfMemory => of(KernelClass::HostOutOfMemory),
                 kernel::KernelClass::NfsOk => continue,
                 kernel::KernelClass::Xid { pci_address, xid } => {
-                    let Ok(code) = u32::try_from(*xid) else { continue };
-                    let gpu = self.addresses.get(&short_address(pci_address)).cloned();
-                    Reading::Xid(Xid { gpu, code, text: Some(line.text.clone()), job: None })
+                    let code = u32::try_from(*xid).unwrap_or(u32::MAX);
+                    let Some(gpu) = self.whose(Some(pci_address)) else { continue };
+                    self::xid(gpu, code, Some(line.text.clone()), holders)
                 }
                 kernel::KernelClass::Sxid { pci_address, sxid, fatal } => {
                     let Ok(code) = u32::try_from(*sxid) else { continue };
                     let switch = pci_address.clone();
                     Reading::Sxid(Sxid { switch, code, fatal: *fatal })
                 }
-                kernel::KernelClass::GpuLost => {
-                    let text = Some(line.text.clone());
-                    Reading::Xid(Xid { gpu: None, code: 79, text, job: None })
+                kernel::KernelClass::GpuLost { pci_address } => {
+                    let Some(gpu) = self.whose(pci_address.as_deref()) else { continue };
+                    self::xid(gpu, FALLEN_OFF_THE_BUS, Some(line.text.clone()), holders)
                 }
             });
         }
     }
+}
+
+fn xid(gpu: Option<GpuId>, code: u32, text: Option<String>, holders: &Holders) -> Reading {
+    let holder = gpu.as_ref().and_then(|gpu| holders.get(gpu));
+    let job = holder.and_then(|holder| holder.job.clone());
+    Reading::Xid(Xid { gpu, code, text, job })
 }
 
 /// `00000000:3B:00.0` of NVML and `0000:3b:00` of the kernel become the same.
@@ -513,6 +540,75 @@ mod tests {
         assert_eq!(registered.gpus, ["x", "y"].map(str::to_owned).into());
     }
 
+    fn identity(uuid: &str, pci_bus_id: Option<&str>) -> GpuIdentity {
+        GpuIdentity {
+            index: 0,
+            uuid: uuid.to_owned(),
+            name: String::new(),
+            memory_bytes: 0,
+            pci_bus_id: pci_bus_id.map(str::to_owned),
+            minor: None,
+        }
+    }
+
+    /// GPU, code and job of everything that the kernel's lines make.
+    fn xids(
+        gpus: &[GpuIdentity],
+        classes: &[kernel::KernelClass],
+    ) -> Vec<(Option<String>, u32, Option<String>)> {
+        let line = |(class, sequence): (&kernel::KernelClass, u64)| kernel::KernelLine {
+            sequence,
+            at_us: 0,
+            class: class.clone(),
+            text: "as the kernel says it".to_owned(),
+        };
+        let lines = classes.iter().zip(1..).map(line).collect();
+        let reading = KernelReading { lines, ..KernelReading::default() };
+        let job = Some("train-1".parse().unwrap());
+        let holder = Holder { gang: "g".parse().unwrap(), job };
+        let holders = Holders::from([(GpuId("a".to_owned()), holder)]);
+        let (mut translator, mut out) = (Translator::default(), Vec::new());
+        translator.learn_addresses(gpus);
+        translator.kernel(&reading, &holders, &mut out);
+        let of = |reading: Reading| match reading {
+            Reading::Xid(xid) => {
+                (xid.gpu.map(|gpu| gpu.0), xid.code, xid.job.map(|job| job.to_string()))
+            }
+            other => panic!("{other:?}"),
+        };
+        out.into_iter().map(of).collect()
+    }
+
+    #[test]
+    fn what_the_kernel_says_of_a_gpu_is_that_gpus_and_its_jobs() {
+        let at = |address: &str| Some(address.to_owned());
+        let classes = [
+            kernel::KernelClass::Xid { pci_address: "0000:1b:00".to_owned(), xid: 13 },
+            kernel::KernelClass::GpuLost { pci_address: at("0000:1b:00.0") },
+            kernel::KernelClass::GpuLost { pci_address: at("0000:5d:00.0") },
+            kernel::KernelClass::GpuLost { pci_address: None },
+        ];
+        let (a, job) = (Some("a".to_owned()), Some("train-1".to_owned()));
+        let ours = [(a.clone(), 13, job.clone()), (a, 79, job)];
+        // An address that none of the GPUs here has is of another container on this machine.
+        let gpus = [identity("a", Some("00000000:1B:00.0"))];
+        assert_eq!(xids(&gpus, &classes), [&ours[..], &[(None, 79, None)]].concat());
+        // Where one of them has none, it may be that one.
+        let gpus = [gpus[0].clone(), identity("b", None)];
+        let node = [(None, 79, None), (None, 79, None)];
+        assert_eq!(xids(&gpus, &classes), [&ours[..], &node].concat());
+    }
+
+    #[test]
+    fn an_xid_that_the_driver_has_no_code_for_is_told_of() {
+        let event =
+            |xid| XidEvent { sequence: 1, at: Default::default(), uuid: "a".to_owned(), xid };
+        for (xid, code) in [(None, 0), (Some(31), 31), (Some(u64::MAX), u32::MAX)] {
+            let reading = Translator::xid(&event(xid), &Holders::new());
+            assert!(matches!(&reading, Reading::Xid(found) if found.code == code), "{reading:?}");
+        }
+    }
+
     #[test]
     fn memory_that_a_cgroup_lacks_is_not_the_hosts() {
         let line = |sequence, text: &str| kernel::KernelLine {
@@ -528,9 +624,10 @@ mod tests {
         let reading = KernelReading { lines, matched: 2, overwritten: 0 };
         let mut out = Vec::new();
         let mut translator = Translator::default();
-        translator.kernel(&reading, &mut out);
+        let holders = Holders::new();
+        translator.kernel(&reading, &holders, &mut out);
         // What was read is not told again.
-        translator.kernel(&reading, &mut out);
+        translator.kernel(&reading, &holders, &mut out);
         let classes = out.iter().map(|reading| match reading {
             Reading::Kernel(line) => line.class,
             other => panic!("{other:?}"),

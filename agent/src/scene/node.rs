@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::Failure;
 use crate::collectors::host::{Roots, cgroup};
-use crate::collectors::kernel::parse_record;
+use crate::collectors::kernel::{KERNEL, parse_record};
 
 /// How far back the kernel's log is shown.
 const MINUTES: u64 = 5;
@@ -42,10 +42,11 @@ pub fn kernel_log() -> Result<String, Failure> {
             Err(error) => return Err(refused(error)),
         };
         let record = String::from_utf8_lossy(buffer.get(..length).unwrap_or_default());
-        let Some((_, at_us, text)) = record.lines().next().and_then(parse_record) else { continue };
-        let age_s = now_us.saturating_sub(at_us) / 1_000_000;
-        if age_s <= MINUTES * 60 {
-            lines.push(format!("{age_s:>4} s ago  {text}\n"));
+        let Some(record) = record.lines().next().and_then(parse_record) else { continue };
+        let age_s = now_us.saturating_sub(record.at_us) / 1_000_000;
+        // What a program has written there is no evidence.
+        if record.facility == KERNEL && age_s <= MINUTES * 60 {
+            lines.push(format!("{age_s:>4} s ago  {}\n", record.text));
         }
     }
     let from = lines.len().saturating_sub(LINES);
