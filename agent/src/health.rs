@@ -171,7 +171,7 @@ impl Watch {
         state.has_shared_root = readings.shared.is_some();
         state.began = true;
         let registered = state.registered.clone();
-        for reading in self.translator.take(&readings, &visible, &registered, &holders) {
+        for reading in self.translator.take(&readings, &visible, &registered, &holders, now) {
             state.engine.observe(&reading, now);
         }
     }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_agent::collectors::accelerator::{
-    Accelerator, AcceleratorError, Ecc, Fabric, FabricState, GpuProcess, Owner, RecoveryAction,
-    RemappedRows, clock_reason,
+    Accelerator, AcceleratorError, Ecc, Fabric, FabricState, GpuProcess, Owner, ReadAt,
+    RecoveryAction, RemappedRows, clock_reason,
 };
 use gangline_agent::collectors::host::{HostFacts, Roots};
 use gangline_agent::collectors::nvml::{
@@ -24,6 +24,7 @@ use gangline_agent::inventory::{Findings, Standing, inventory};
 use gangline_agent::link::LinkStatus;
 use gangline_agent::telemetry::{Numbered, Sources, collect};
 use gangline_common::ids::{GpuId, PortBlock};
+use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::NodeSample;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
@@ -114,6 +115,11 @@ fn process(pid: u32) -> GpuProcess {
     GpuProcess { pid, used_bytes: Some(512 << 20), owner: Owner::Unknown }
 }
 
+/// The sample but for the times at which its parts were read.
+fn timeless(sample: &GpuSample) -> GpuSample {
+    GpuSample { read_at: ReadAt::default(), ..sample.clone() }
+}
+
 fn by_uuid<'a>(samples: &'a [GpuSample], uuid: &str) -> &'a GpuSample {
     let found = samples.iter().find(|sample| sample.uuid == uuid);
     found.expect("a sample of every known GPU")
@@ -162,7 +168,7 @@ async fn readings_follow_the_state_file() {
         hears_xids: true,
         ..GpuSample::default()
     };
-    assert_eq!(by_uuid(&samples, A), &expected);
+    assert_eq!(timeless(by_uuid(&samples, A)), expected);
     let bare = GpuSample {
         uuid: B.to_owned(),
         hears_xids: true,
@@ -173,7 +179,7 @@ async fn readings_follow_the_state_file() {
         processes: Some(Vec::new()),
         ..GpuSample::default()
     };
-    assert_eq!(by_uuid(&samples, B), &bare, "no sensor is None and not 0");
+    assert_eq!(timeless(by_uuid(&samples, B)), bare, "no sensor is None and not 0");
 
     scene.write(&(gpu(A, "gpu_util = 3\nmem_util = 1") + &gpu(B, "gpu_util = 0\nmem_util = 0")));
     let samples = nvml.sample().await.expect("sample");
@@ -372,6 +378,45 @@ async fn errors_of_memory_links_and_bus_are_read() {
     assert!(by_uuid(&samples, A).reset_required && !by_uuid(&samples, A).lost);
     assert_eq!(by_uuid(&samples, A).temperature_c, None);
     assert_eq!(by_uuid(&samples, B).temperature_c, Some(40.0));
+}
+
+#[tokio::test]
+async fn a_sample_says_when_what_it_repeats_was_read() {
+    let Some(scene) = Scene::enter("a_sample_says_when_what_it_repeats_was_read") else {
+        return;
+    };
+    let well = "rows = {pending = false}\nrecovery_action = 0\nlink = [{active = true, crc_flit = 1}]\n\
+                gpu_util = 90\nmem_util = 9";
+    let sick = "rows = {pending = true}\nrecovery_action = 1\nlink = [{active = true, crc_flit = 2}]\n\
+                pids = [4194305]\ngpu_util = 90\nmem_util = 9";
+    scene.write(&gpu(A, well));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    let read = async |second: u64| {
+        let now = Timestamp { boot_ms: second * 1000, wall_ms: 0 };
+        let samples = nvml.sample_at(now).await.expect("sample");
+        let GpuSample { read_at, rows, processes, recovery, links, .. } = samples[0].clone();
+        let seconds = |ms: Option<u64>| ms.expect("read") / 1000;
+        let (slow, listed) = (seconds(read_at.slow_ms), seconds(read_at.processes_ms));
+        let crc = links.expect("links")[0].crc_flit;
+        (slow, rows.expect("rows").pending, crc, listed, processes.expect("a list").len(), recovery)
+    };
+    let none = Some(RecoveryAction::None);
+    assert_eq!(read(100).await, (100, false, Some(1), 100, 0, none));
+    // The first one of all is looked at twice.
+    assert_eq!(read(101).await, (101, false, Some(1), 100, 0, none));
+    scene.write(&gpu(A, sick));
+    let reset = Some(RecoveryAction::GpuReset);
+    assert_eq!(
+        read(102).await,
+        (101, false, Some(1), 102, 1, reset),
+        "the driver's verdict at once"
+    );
+    assert_eq!(read(103).await, (101, false, Some(1), 102, 1, reset));
+    assert_eq!(read(110).await, (101, false, Some(1), 110, 1, reset));
+    assert_eq!(read(111).await, (111, true, Some(2), 110, 1, reset));
+    // A doubt does not wait for another ten seconds.
+    assert_eq!(read(112).await, (112, true, Some(2), 112, 1, reset));
+    assert_eq!(read(113).await, (112, true, Some(2), 112, 1, reset));
 }
 
 #[tokio::test]

@@ -82,8 +82,8 @@ pub trait Accelerator: Send + Sync {
     /// What stays the same about the GPUs, by index. One that is lost later stays in the list.
     fn identity(&self) -> Answer<'_, Vec<GpuIdentity>>;
 
-    /// One reading of each GPU. Counters and gauges are read each time, what changes slowly at most every ten
-    /// seconds.
+    /// One reading of each GPU. Counters and gauges are read each time, what changes slowly at least every ten
+    /// seconds, processes every two; [`GpuSample::read_at`] says when.
     fn sample(&self) -> Answer<'_, Vec<GpuSample>>;
 
     /// Versions and counts of the driver.
@@ -186,6 +186,19 @@ pub struct GpuSample {
     pub last_xid: Option<u64>,
     /// The GPU reports its Xids here: without that nothing is known of them.
     pub hears_xids: bool,
+    #[serde(skip)]
+    pub read_at: ReadAt,
+}
+
+/// When the parts of a sample were read that samples repeat until they are read again, in milliseconds of the boot
+/// clock. `None`: with the sample itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadAt {
+    /// What changes slowly: temperature margin, power limit, PCIe link, ECC by kind of memory, rows and pages,
+    /// counters of the links (not their state), fabric, persistence, violations, encoders.
+    pub slow_ms: Option<u64>,
+    /// The list of processes.
+    pub processes_ms: Option<u64>,
 }
 
 /// Bits of [`GpuSample::clock_reasons`].

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gangline_common::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
 use super::accelerator::{Accelerator, AcceleratorError, Answer, EVENTS};
@@ -182,7 +183,15 @@ impl NvmlCollector {
     /// # Errors
     /// Every [`NvmlError`] but `Library` and `Init`; `Call` when the driver as a whole does not answer.
     pub async fn sample(&self) -> Result<Vec<GpuSample>, NvmlError> {
-        self.ask(Request::Sample).await
+        self.sample_at(Timestamp::now()).await
+    }
+
+    /// As [`sample`](Self::sample) at a time of the caller's, by which is decided what is read again.
+    ///
+    /// # Errors
+    /// Those of `sample`.
+    pub async fn sample_at(&self, now: Timestamp) -> Result<Vec<GpuSample>, NvmlError> {
+        self.ask(|reply| Request::Sample(now, reply)).await
     }
 
     /// Versions and counts of the driver.

@@ -1,9 +1,11 @@
 //! What the collectors read, as the health rules take it. Every reading goes to the rules once: what
-//! has been seen before is told apart by its number.
+//! has been seen before is told apart by its number, and what a sample of a GPU only repeats by the
+//! time at which it was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use gangline_common::ids::{GangId, GpuId, MemberKey};
+use gangline_common::time::Timestamp;
 use gangline_health::reading::{
     Agent, Canary, Collector, Fabric, Gpu, GpuSet, Handle, KernelClass, KernelLine, LocalDisk,
     Memory, Nvlink, OomKills, Outcome, Pcie, PhysicalState, Port, PortState, Ports, Process,
@@ -13,7 +15,7 @@ use gangline_health::{Component, Reading, Rule};
 
 use crate::collectors::Readings;
 use crate::collectors::accelerator::{
-    self, AcceleratorError, FabricState, GpuIdentity, GpuSample, Owner, XidEvent,
+    self, AcceleratorError, FabricState, GpuIdentity, GpuSample, Owner, ReadAt, XidEvent,
 };
 use crate::collectors::host::HostSample;
 use crate::collectors::kernel::{self, KernelReading};
@@ -88,6 +90,7 @@ pub struct Translator {
     numbers: BTreeMap<&'static str, u64>,
     /// Attempts of each collector, successes and failures, when its fate was last told.
     told: BTreeMap<&'static str, u64>,
+    gpus: BTreeMap<GpuId, Known>,
     oom_kills: Option<u64>,
     kernel_line: Option<u64>,
     /// PCI address to GPU, for lines of the kernel.
@@ -99,16 +102,49 @@ pub struct Translator {
     library: Option<Handle>,
 }
 
+/// What is known of one GPU beside its samples.
+#[derive(Debug, Default)]
+struct Known {
+    /// Of which reading each part was handed out last.
+    handed: ReadAt,
+    gang: Option<GangId>,
+    /// Another gang has held it until then at the latest, in milliseconds of the boot clock.
+    held_since_ms: u64,
+}
+
+/// What of a sample is handed out.
+#[derive(Debug, Clone, Copy)]
+struct New {
+    slow: bool,
+    processes: bool,
+}
+
+impl Known {
+    /// The parts of a sample that were read since the one before. A list of processes from before the GPU
+    /// changed hands says nothing of who has it now.
+    fn new_in(&mut self, read_at: ReadAt) -> New {
+        let before = std::mem::replace(&mut self.handed, read_at);
+        let since = |now: Option<u64>, before: Option<u64>| now.is_none() || now != before;
+        New {
+            slow: since(read_at.slow_ms, before.slow_ms),
+            processes: since(read_at.processes_ms, before.processes_ms)
+                && read_at.processes_ms.is_none_or(|ms| ms >= self.held_since_ms),
+        }
+    }
+}
+
 impl Translator {
-    /// Everything that is new in `readings`.
+    /// Everything that is new in `readings`. `now` is from after `holders` was looked at.
     pub fn take(
         &mut self,
         readings: &Readings,
         visible: &BTreeSet<GpuId>,
         registered: &Registered,
         holders: &Holders,
+        now: Timestamp,
     ) -> Vec<Reading> {
         let mut out = Vec::new();
+        self.note_holders(visible, holders, now);
         for status in readings.collectors() {
             out.extend(self.fate(&status));
         }
@@ -189,6 +225,24 @@ impl Translator {
         again.then_some(Reading::Collector(Collector { name, outcome }))
     }
 
+    fn note_holders(&mut self, visible: &BTreeSet<GpuId>, holders: &Holders, now: Timestamp) {
+        self.gpus.retain(|gpu, _| visible.contains(gpu));
+        for gpu in visible {
+            let gang = holders.get(gpu).map(|holder| &holder.gang);
+            match self.gpus.get_mut(gpu) {
+                Some(known) if known.gang.as_ref() == gang => {}
+                Some(known) => {
+                    known.gang = gang.cloned();
+                    known.held_since_ms = now.boot_ms;
+                }
+                None => {
+                    let known = Known { gang: gang.cloned(), ..Known::default() };
+                    self.gpus.insert(gpu.clone(), known);
+                }
+            }
+        }
+    }
+
     fn gpus(
         &mut self,
         readings: &Readings,
@@ -216,7 +270,9 @@ impl Translator {
         let library = Some(Handle::Good);
         out.push(Reading::GpuSet(GpuSet { registered: known, present, library }));
         for gpu in gpus {
-            out.push(Reading::Gpu(Box::new(self::gpu(gpu, holders))));
+            let known = self.gpus.entry(GpuId(gpu.uuid.clone())).or_default();
+            let new = known.new_in(gpu.read_at);
+            out.push(Reading::Gpu(Box::new(self::gpu(gpu, holders, new))));
         }
     }
 
@@ -335,7 +391,8 @@ fn short_address(address: &str) -> String {
     }
 }
 
-fn gpu(sample: &GpuSample, holders: &Holders) -> Gpu {
+/// What is not new is absent.
+fn gpu(sample: &GpuSample, holders: &Holders, new: New) -> Gpu {
     let uuid = GpuId(sample.uuid.clone());
     let holder = holders.get(&uuid);
     let holds = |key: &MemberKey| holders.values().any(|holder| holder.gang == key.gang);
@@ -358,6 +415,8 @@ fn gpu(sample: &GpuSample, holders: &Holders) -> Gpu {
     };
     let ecc = &sample.ecc.volatile;
     let split = ecc.sram_uncorrected.is_some() || ecc.dram_uncorrected.is_some();
+    let slow = |value: Option<u64>| value.filter(|_| new.slow);
+    let rows = sample.rows.filter(|_| new.slow);
     Gpu {
         handle: Some(match (sample.lost, sample.reset_required, &sample.problem) {
             (true, _, _) => Handle::Lost,
@@ -365,17 +424,18 @@ fn gpu(sample: &GpuSample, holders: &Holders) -> Gpu {
             (_, _, Some(problem)) => Handle::Error(problem.clone()),
             _ => Handle::Good,
         }),
-        ecc_sram_uncorrected: ecc.sram_uncorrected,
+        ecc_sram_uncorrected: slow(ecc.sram_uncorrected),
         // An old driver does not say where: then it is the milder of the two.
-        ecc_dram_uncorrected: if split { ecc.dram_uncorrected } else { ecc.uncorrected },
-        remap_pending: sample.rows.map(|rows| rows.pending),
-        remap_failure: sample.rows.map(|rows| rows.failed),
-        remapped_uncorrectable: sample.rows.map(|rows| u64::from(rows.uncorrected)),
+        ecc_dram_uncorrected: slow(if split { ecc.dram_uncorrected } else { ecc.uncorrected }),
+        remap_pending: rows.map(|rows| rows.pending),
+        remap_failure: rows.map(|rows| rows.failed),
+        remapped_uncorrectable: rows.map(|rows| u64::from(rows.uncorrected)),
         recovery_action: sample.recovery.map(recovery),
         clock_event_reasons: sample.clock_reasons,
-        temperature_margin_c: sample.temperature_margin_c.map(i64::from),
+        temperature_margin_c: sample.temperature_margin_c.filter(|_| new.slow).map(i64::from),
         hbm_temperature_c: sample.memory_temperature_c.map(|degrees| degrees as i64),
-        pcie: Some(Pcie {
+        // Beside the load of the same moment.
+        pcie: new.slow.then_some(Pcie {
             generation: sample.pcie.generation,
             max_generation: sample.pcie.max_generation,
             width: sample.pcie.width,
@@ -383,18 +443,24 @@ fn gpu(sample: &GpuSample, holders: &Holders) -> Gpu {
             under_load: sample.utilization_pct.map(|pct| pct >= LOAD_PCT),
         }),
         pcie_replays: sample.pcie.replays.map(u64::from),
-        nvlinks: sample.links.iter().flatten().map(link).collect(),
+        nvlinks: sample.links.iter().flatten().map(|one| link(one, new.slow)).collect(),
+        // What kind of machine it is does not become old.
         nvswitch: sample.fabric.map(|fabric| !matches!(fabric.state, FabricState::Other(_))),
-        fabric: sample.fabric.map(|fabric| match fabric.state {
+        fabric: sample.fabric.filter(|_| new.slow).map(|fabric| match fabric.state {
             FabricState::NotStarted => Fabric::NotStarted,
             FabricState::InProgress => Fabric::InProgress,
             FabricState::Completed => Fabric::Completed(fabric.status),
             FabricState::Other(_) => Fabric::NotSupported,
         }),
-        persistence: sample.persistence,
-        free: Some(holder.is_none()),
-        memory_used_bytes: sample.memory_used_bytes,
-        foreign: sample.processes.as_ref().map(|all| all.iter().filter_map(foreign).collect()),
+        persistence: sample.persistence.filter(|_| new.slow),
+        // Together: little memory in use would be a good reading of a list that is not there.
+        free: new.processes.then_some(holder.is_none()),
+        memory_used_bytes: sample.memory_used_bytes.filter(|_| new.processes),
+        foreign: sample
+            .processes
+            .as_ref()
+            .filter(|_| new.processes)
+            .map(|all| all.iter().filter_map(foreign).collect()),
         ..Gpu::new(uuid)
     }
 }
@@ -412,9 +478,11 @@ fn recovery(action: accelerator::RecoveryAction) -> RecoveryAction {
     }
 }
 
-fn link(link: &accelerator::Link) -> Nvlink {
+/// Its state is read each time, its counters are not.
+fn link(link: &accelerator::Link, counted: bool) -> Nvlink {
     let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
         (None, None) => None,
+        _ if !counted => None,
         (a, b) => Some(a.unwrap_or(0).saturating_add(b.unwrap_or(0))),
     };
     Nvlink {
@@ -637,6 +705,36 @@ mod tests {
     }
 
     #[test]
+    fn what_samples_repeat_is_handed_out_once_and_no_list_blames_from_before_a_gpu_changed_hands() {
+        let at = |second: u64| Timestamp { boot_ms: second * 1000, wall_ms: 0 };
+        let holder = |gang: &str| {
+            let holder = Holder { gang: gang.parse().unwrap(), job: None };
+            Holders::from([(GpuId("a".to_owned()), holder)])
+        };
+        let visible = BTreeSet::from([GpuId("a".to_owned())]);
+        let read = |slow: u64, processes: u64| ReadAt {
+            slow_ms: Some(slow * 1000),
+            processes_ms: Some(processes * 1000),
+        };
+        let mut translator = Translator::default();
+        let mut new = |second: u64, gang: &str, read_at: ReadAt| {
+            translator.note_holders(&visible, &holder(gang), at(second));
+            let new = translator.gpus.get_mut(&GpuId("a".to_owned())).unwrap().new_in(read_at);
+            (new.slow, new.processes)
+        };
+        assert_eq!(new(10, "g", read(10, 10)), (true, true));
+        assert_eq!(new(11, "g", read(10, 10)), (false, false));
+        assert_eq!(new(12, "g", read(10, 12)), (false, true));
+        // Another gang has it; the list is from before that, or nobody knows.
+        assert_eq!(new(15, "h", read(10, 14)), (false, false));
+        assert_eq!(new(16, "h", read(10, 14)), (false, false));
+        assert_eq!(new(17, "h", read(17, 16)), (true, true));
+        // A sample that repeats nothing is new as a whole.
+        assert_eq!(new(18, "h", ReadAt::default()), (true, true));
+        assert_eq!(new(19, "h", ReadAt::default()), (true, true));
+    }
+
+    #[test]
     fn a_process_of_a_gang_that_does_not_hold_the_gpu_is_foreign() {
         let process = |owner| accelerator::GpuProcess { pid: 7, used_bytes: None, owner };
         let member = |gang: &str| Owner::Member(format!("{gang}:1.1:0").parse().unwrap());
@@ -647,8 +745,9 @@ mod tests {
         };
         let holder = Holder { gang: "g".parse().unwrap(), job: None };
         let holders = Holders::from([(GpuId("a".to_owned()), holder)]);
+        let all = New { slow: true, processes: true };
         let count =
-            |owner, holders: &Holders| gpu(&gpu_with(owner), holders).foreign.unwrap().len();
+            |owner, holders: &Holders| gpu(&gpu_with(owner), holders, all).foreign.unwrap().len();
         assert_eq!(count(member("g"), &holders), 0);
         assert_eq!(count(member("h"), &holders), 1);
         assert_eq!(count(Owner::Foreign { uid: Some(0) }, &holders), 1);

@@ -1,8 +1,7 @@
-//! One reading of one GPU: what may change from one second to the next each time, the rest every ten seconds or
-//! as soon as something has gone wrong.
+//! One reading of one GPU: what may change from one second to the next each time, processes every two seconds, the
+//! rest every ten or as soon as something has gone wrong. What is repeated meanwhile says when it was read.
 
-use std::time::{Duration, Instant};
-
+use gangline_common::time::Timestamp;
 use nvml_wrapper::enum_wrappers::device::{
     Clock, EccCounter, MemoryError, MemoryLocation, PerformancePolicy, RetirementCause,
     TemperatureSensor,
@@ -22,41 +21,66 @@ use nvml_wrapper_sys::bindings::field_id::{
 
 use super::raw;
 use crate::collectors::accelerator::{
-    Ecc, EccCounts, GpuProcess, GpuSample, Link, Owner, Pcie, Profile, RecoveryAction,
-    RetiredPages, Violations,
+    Ecc, EccCounts, Fabric, GpuProcess, GpuSample, Link, Owner, Pcie, Profile, ReadAt,
+    RecoveryAction, RemappedRows, RetiredPages, Violations,
 };
 use crate::collectors::owner;
 
-/// How often what changes slowly is read.
-const SLOW: Duration = Duration::from_secs(10);
+/// How often what changes slowly is read, in milliseconds.
+const SLOW_MS: u64 = 10_000;
+/// A list of processes that is older is made anew: every second time of those that come once a second.
+const PROCESSES_MS: u64 = 1_500;
 /// `nvml.h` gives rates of the profiling counters in MiB per second.
 const MIB: f64 = 1_048_576.0;
 
 /// What is remembered of a GPU between two readings.
 pub(super) struct Memory<'nvml> {
-    slow: Option<(Instant, GpuSample)>,
+    slow: Option<Slow>,
+    /// The list of processes, and when it was read, in milliseconds of the boot clock.
+    processes: Option<(u64, Option<Vec<GpuProcess>>)>,
     profiled: Option<bool>,
     last: Option<GpmSample<'nvml>>,
 }
 
 impl Memory<'_> {
     pub(super) fn new() -> Self {
-        Memory { slow: None, profiled: None, last: None }
+        Memory { slow: None, processes: None, profiled: None, last: None }
     }
 }
 
-/// Reads the GPU with this uuid, which NVML has at `index`.
+/// What changes slowly, as it was read last.
+struct Slow {
+    /// In milliseconds of the boot clock.
+    at_ms: u64,
+    sample: GpuSample,
+    /// A verdict of the driver's is not what it was: the next sample looks again.
+    again: bool,
+}
+
+impl Slow {
+    fn is_fresh(&self, now_ms: u64) -> bool {
+        !self.again && now_ms.saturating_sub(self.at_ms) < SLOW_MS
+    }
+}
+
+/// What the driver says of itself, of which one reading is a doubt and two are certain.
+fn verdicts(sample: &GpuSample) -> (Option<RemappedRows>, Option<Fabric>, Option<bool>) {
+    (sample.rows, sample.fabric, sample.persistence)
+}
+
+/// Reads the GPU with this uuid, which NVML has at `index`. `now` is from before the reading.
 pub(super) fn sample<'nvml>(
     nvml: &'nvml Nvml,
     index: u32,
     uuid: &str,
     memory: &mut Memory<'nvml>,
+    now: Timestamp,
 ) -> GpuSample {
     let mut reader = Reader { lost: false, reset_required: false };
     let handle = nvml.device_by_index(index);
     let problem = handle.as_ref().err().map(ToString::to_string);
     let sample = match reader.take(handle) {
-        Some(device) => reader.sample(nvml, &device, uuid, memory),
+        Some(device) => reader.sample(nvml, &device, uuid, memory, now.boot_ms),
         None => GpuSample { problem, ..GpuSample::default() },
     };
     if reader.lost {
@@ -90,22 +114,34 @@ impl Reader {
         device: &Device<'nvml>,
         uuid: &str,
         memory: &mut Memory<'nvml>,
+        now_ms: u64,
     ) -> GpuSample {
-        let kept = memory.slow.take().filter(|(at, _)| at.elapsed() < SLOW);
-        let (at, slow) = kept.unwrap_or_else(|| (Instant::now(), self.slow(nvml, device)));
-        let mut sample = slow.clone();
+        let mut slow = match memory.slow.take() {
+            Some(slow) if slow.is_fresh(now_ms) => slow,
+            before => self.read_slow(nvml, device, now_ms, before.as_ref()),
+        };
+        let mut sample = slow.sample.clone();
         self.fast(device, &mut sample);
         // An error that shows in a total is looked up at once, and not within ten seconds.
-        let went_wrong = sample.ecc.volatile.uncorrected != slow.ecc.volatile.uncorrected
-            || states(&sample) != states(&slow);
+        let went_wrong = sample.ecc.volatile.uncorrected != slow.sample.ecc.volatile.uncorrected
+            || states(&sample) != states(&slow.sample);
         if went_wrong && !self.lost {
-            let looked_up = self.slow(nvml, device);
-            sample = looked_up.clone();
+            slow = self.read_slow(nvml, device, now_ms, Some(&slow));
+            sample = slow.sample.clone();
             self.fast(device, &mut sample);
-            memory.slow = Some((Instant::now(), looked_up));
-        } else {
-            memory.slow = Some((at, slow));
         }
+        let processes = memory
+            .processes
+            .take()
+            .filter(|(at_ms, _)| now_ms.saturating_sub(*at_ms) < PROCESSES_MS);
+        let (processes_ms, processes) = processes.unwrap_or_else(|| {
+            let all = self.take(device.running_compute_processes());
+            (now_ms, all.map(|all| owned(&all)))
+        });
+        sample.processes = processes.clone();
+        sample.read_at = ReadAt { slow_ms: Some(slow.at_ms), processes_ms: Some(processes_ms) };
+        memory.slow = Some(slow);
+        memory.processes = Some((processes_ms, processes));
         sample.profile = self.profile(nvml, device, memory);
         if self.lost {
             tracing::warn!(gpu = uuid, "the GPU has fallen off the bus");
@@ -125,7 +161,9 @@ impl Reader {
         sample.memory_free_bytes = memory.as_ref().map(|memory| memory.free);
         sample.temperature_c =
             self.take(device.temperature(TemperatureSensor::Gpu)).map(|celsius| celsius as f32);
-        let [memory_c] = self.fields(device, [NVML_FI_DEV_MEMORY_TEMP]);
+        let fields = [NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION];
+        let [memory_c, recovery] = self.fields(device, fields);
+        sample.recovery = recovery.map(recovery_action);
         // A GPU whose memory has no sensor answers 0.
         sample.memory_temperature_c = memory_c.filter(|celsius| *celsius > 0).map(|c| c as f32);
         sample.power_w = self.take(device.power_usage()).map(watts);
@@ -143,12 +181,22 @@ impl Reader {
         }
     }
 
+    fn read_slow(
+        &mut self,
+        nvml: &Nvml,
+        device: &Device<'_>,
+        at_ms: u64,
+        before: Option<&Slow>,
+    ) -> Slow {
+        let sample = self.slow(nvml, device);
+        let again = before.is_none_or(|before| verdicts(&before.sample) != verdicts(&sample));
+        Slow { at_ms, sample, again }
+    }
+
     /// The rest.
     fn slow(&mut self, nvml: &Nvml, device: &Device<'_>) -> GpuSample {
         let encoder = self.take(device.encoder_utilization());
         let decoder = self.take(device.decoder_utilization());
-        let [recovery] = self.fields(device, [NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]);
-        let processes = self.take(device.running_compute_processes());
         GpuSample {
             encoder_pct: encoder.map(|share| share.utilization as f32),
             decoder_pct: decoder.map(|share| share.utilization as f32),
@@ -173,10 +221,8 @@ impl Reader {
             rows: self.take(raw::remapped_rows(nvml, device)),
             retired: self.retired(device),
             links: self.links(device),
-            recovery: recovery.map(recovery_action),
             fabric: self.take(raw::fabric(nvml, device)).flatten(),
             persistence: self.take(device.is_in_persistent_mode()),
-            processes: processes.map(|all| owned(&all)),
             ..GpuSample::default()
         }
     }

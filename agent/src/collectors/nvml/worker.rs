@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use gangline_common::time::Timestamp;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::error::NvmlError as WrapperError;
 use nvml_wrapper::{Device, EventSet, Nvml};
@@ -31,7 +32,8 @@ type Reply<T> = oneshot::Sender<Result<T, NvmlError>>;
 /// What callers ask of the thread.
 pub(super) enum Request {
     Identity(Reply<Vec<GpuIdentity>>),
-    Sample(Reply<Vec<GpuSample>>),
+    /// With the time of the question.
+    Sample(Timestamp, Reply<Vec<GpuSample>>),
     Driver(Reply<DriverFacts>),
 }
 
@@ -141,13 +143,13 @@ impl<'nvml> Gpus<'nvml> {
             Request::Identity(reply) if !reply.is_closed() => {
                 let _ = reply.send(self.identity());
             }
-            Request::Sample(reply) if !reply.is_closed() => {
-                let _ = reply.send(self.sample());
+            Request::Sample(now, reply) if !reply.is_closed() => {
+                let _ = reply.send(self.sample(now));
             }
             Request::Driver(reply) if !reply.is_closed() => {
                 let _ = reply.send(Ok(self.driver()));
             }
-            Request::Identity(_) | Request::Sample(_) | Request::Driver(_) => {}
+            Request::Identity(_) | Request::Sample(..) | Request::Driver(_) => {}
         }
     }
 
@@ -189,12 +191,12 @@ impl<'nvml> Gpus<'nvml> {
         Ok(known.collect())
     }
 
-    fn sample(&mut self) -> Result<Vec<GpuSample>, NvmlError> {
+    fn sample(&mut self, now: Timestamp) -> Result<Vec<GpuSample>, NvmlError> {
         self.refresh()?;
         let (nvml, seen) = (self.nvml, self.seen);
         let known = self.slots.iter_mut().filter_map(|slot| {
             let gpu = slot.identity.as_ref()?;
-            let sample = read::sample(nvml, gpu.index, &gpu.uuid, &mut slot.memory);
+            let sample = read::sample(nvml, gpu.index, &gpu.uuid, &mut slot.memory, now);
             let xids = seen.of(&gpu.uuid);
             Some(GpuSample {
                 xids: xids.by_code.into_iter().collect(),
