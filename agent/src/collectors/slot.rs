@@ -40,7 +40,7 @@ pub struct Plan {
 pub struct Status {
     pub name: &'static str,
     pub outcome: Outcome,
-    /// How long the last reading took, or the one that is under way has taken if that is overdue.
+    /// How long the last reading took. While the source hangs: for how long it has.
     pub duration: Duration,
     /// Since the last reading that succeeded.
     pub age: Option<Duration>,
@@ -64,7 +64,7 @@ pub enum Outcome {
     Ok,
     Failed(String),
     Panicked(String),
-    /// It has been under way for longer than the time-out.
+    /// It has been under way for longer than the time-out, or one before it still is.
     Hung,
 }
 
@@ -127,6 +127,8 @@ struct State<T> {
     outcome: Outcome,
     began: Option<Instant>,
     duration: Duration,
+    /// When the reading began that was the first to hang.
+    hung_since: Option<Instant>,
     succeeded: Option<Instant>,
     readings: u64,
     failures: u64,
@@ -147,6 +149,7 @@ impl<T> Slot<T> {
             outcome: Outcome::Starting,
             began: None,
             duration: Duration::ZERO,
+            hung_since: None,
             succeeded: None,
             readings: 0,
             failures: 0,
@@ -174,7 +177,13 @@ impl<T> Slot<T> {
     /// It has ended.
     pub fn end(&self, result: Result<T, Outcome>) {
         let mut state = self.lock();
-        state.duration = state.began.take().map(|began| began.elapsed()).unwrap_or_default();
+        let began = state.began.take();
+        state.duration = began.map(|began| began.elapsed()).unwrap_or_default();
+        state.hung_since = match &result {
+            // A source that is known to hang is not asked again: each of these readings takes no time.
+            Err(Outcome::Hung) => state.hung_since.or(began),
+            _ => None,
+        };
         state.readings += 1;
         match result {
             Ok(value) => {
@@ -199,10 +208,13 @@ impl<T> Slot<T> {
         let state = self.lock();
         let under_way = state.began.map(|began| began.elapsed());
         let overdue = under_way.filter(|spent| *spent >= self.plan.timeout);
+        let outcome = if overdue.is_some() { Outcome::Hung } else { state.outcome.clone() };
+        let hung = state.hung_since.map(|since| since.elapsed()).max(overdue);
+        let duration = hung.filter(|_| outcome == Outcome::Hung).unwrap_or(state.duration);
         let status = Status {
             name: self.plan.name,
-            outcome: if overdue.is_some() { Outcome::Hung } else { state.outcome.clone() },
-            duration: overdue.unwrap_or(state.duration),
+            outcome,
+            duration,
             age: state.succeeded.map(|at| at.elapsed()),
             readings: state.readings,
             failures: state.failures,
@@ -346,6 +358,27 @@ mod tests {
         assert!(latest.status.success());
         assert_eq!((latest.value.as_deref(), latest.number), (Some(&8), 2));
         assert_eq!((latest.status.readings, latest.status.failures), (4, 2));
+    }
+
+    #[test]
+    fn a_source_that_hangs_has_hung_since_the_first_reading_of_it() {
+        let slot = Slot::<u32>::new(Plan { timeout: Duration::from_secs(60), ..PLAN });
+        let hung = || slot.latest().status.duration;
+        slot.begin();
+        thread::sleep(Duration::from_millis(30));
+        slot.end(Err(Outcome::Hung));
+        assert!(hung() >= Duration::from_millis(30));
+        thread::sleep(Duration::from_millis(30));
+        slot.begin();
+        assert!(hung() >= Duration::from_millis(60), "while it is asked as well");
+        slot.end(Err(Outcome::Hung));
+        assert!(hung() >= Duration::from_millis(60), "{:?}", hung());
+        slot.begin();
+        slot.end(Ok(7));
+        assert!(hung() < Duration::from_millis(30));
+        slot.begin();
+        slot.end(Err(Outcome::Hung));
+        assert!(hung() < Duration::from_millis(30), "another time");
     }
 
     #[test]
