@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 use crate::core::Core;
-use crate::core::assignment::Phase;
+use crate::core::assignment::{Member, Phase};
 use crate::core::effect::{Effect, Effects};
 use crate::core::event::{Durable, Event};
 use crate::holders::{Holder, Holders};
@@ -140,6 +140,8 @@ pub struct Channels {
     pub contact: ContactTime,
     /// Who has which GPU.
     pub holders: watch::Sender<Holders>,
+    /// Gangs with a member here that may have a process, with GPUs or without.
+    pub gangs: watch::Sender<BTreeSet<GangId>>,
     pub samples: Newest,
     /// Where `gangline-agent status` looks.
     pub status: PathBuf,
@@ -479,31 +481,23 @@ impl<M: Members> Driver<M> {
             let report = ready.then(|| Arc::new(node_report(&self.core, &known, at_ms)));
             self.channels.outlook.send_replace(Outlook { held: self.core.held(), report, at_ms });
         }
-        let plan = self.tail_plan();
-        self.channels.tail.send_if_modified(|current| {
-            let differs = *current != plan;
-            if differs {
-                *current = plan;
-            }
-            differs
-        });
-        let holders = self.holders();
-        self.channels.holders.send_if_modified(|current| {
-            let differs = *current != holders;
-            if differs {
-                *current = holders;
-            }
-            differs
-        });
+        send_news(&self.channels.tail, self.tail_plan());
+        send_news(&self.channels.holders, self.holders());
+        let gangs = self.present().map(|(key, _)| key.gang.clone()).collect();
+        send_news(&self.channels.gangs, gangs);
         let link = self.channels.link.borrow().clone();
         self.status.refresh(|| Status::of(&self.core, &link));
     }
 
+    /// Members that may have a process.
+    fn present(&self) -> impl Iterator<Item = (&MemberKey, &Member)> {
+        self.core.members().filter(|(_, member)| {
+            !matches!(member.phase, Phase::Waiting | Phase::Ended(_) | Phase::Refused(_))
+        })
+    }
+
     fn holders(&self) -> Holders {
-        let holds = self.core.members().filter(|(_, m)| {
-            !matches!(m.phase, Phase::Waiting | Phase::Ended(_) | Phase::Refused(_))
-        });
-        let held = holds.flat_map(|(key, member)| {
+        let held = self.present().flat_map(|(key, member)| {
             let assignment = self.assignments.get(&(key.gang.clone(), key.epoch));
             let job = assignment.map(|assignment| assignment.job.clone());
             let holder = Holder { gang: key.gang.clone(), job };
@@ -527,6 +521,17 @@ impl<M: Members> Driver<M> {
         });
         TailPlan { members: followed.collect() }
     }
+}
+
+/// Tells who listens only when it is another value.
+fn send_news<T: PartialEq>(channel: &watch::Sender<T>, value: T) {
+    channel.send_if_modified(|current| {
+        let differs = *current != value;
+        if differs {
+            *current = value;
+        }
+        differs
+    });
 }
 
 #[cfg(test)]

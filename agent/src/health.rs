@@ -2,6 +2,7 @@
 //! stands is said to the coordinator, and is asked before a member starts.
 
 pub mod gate;
+pub mod judge;
 pub mod readings;
 
 use std::collections::BTreeSet;
@@ -12,14 +13,11 @@ use std::time::{Duration, Instant};
 use gangline_common::ids::{GangId, GpuId};
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::{self, HealthCleared, HealthLevel, NodeHealth};
-use gangline_health::{
-    Blind, Component, Condition, Config, Engine, Level, Reading, Rule, Saved, blind_lines,
-};
-use serde::{Deserialize, Serialize};
+use gangline_health::{Blind, Condition, Config, Level, blind_lines};
 use tokio::sync::{mpsc, watch};
 
 use self::gate::Gate;
-use self::readings::{Registered, Translator};
+use self::judge::{Beside, Judge, Kept};
 use crate::collectors::NewestReadings;
 use crate::collectors::accelerator::{Accelerators, GpuIdentity, XidEvent};
 use crate::durable::replace_file;
@@ -34,9 +32,6 @@ const WORDS_EVERY: Duration = Duration::from_secs(30);
 /// What only counts further is written down at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 
-/// What NVIDIA's driver makes wherever it is.
-const CONTROL_DEVICE: &str = "/dev/nvidiactl";
-
 /// Where the watch gets what it judges.
 pub struct Sources {
     pub readings: NewestReadings,
@@ -48,39 +43,32 @@ pub struct Sources {
     /// Where they are on the bus.
     pub identities: Vec<GpuIdentity>,
     pub holders: watch::Receiver<Holders>,
+    /// Gangs with a member here that may have a process.
+    pub gangs: watch::Receiver<BTreeSet<GangId>>,
     /// The gang here whose NCCL has lost its network last.
     pub nccl: watch::Receiver<Option<GangId>>,
     /// What operators have ended.
     pub cleared: watch::Receiver<HealthCleared>,
 }
 
-/// What survives the agent.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Kept {
-    engine: Saved,
-    registered: Registered,
+pub(crate) type SharedJudge = Arc<Mutex<Judge>>;
+
+pub(crate) fn lock(judge: &SharedJudge) -> MutexGuard<'_, Judge> {
+    judge.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The rules and what they compare with; shared with the [`Gate`].
-pub(crate) struct State {
-    engine: Engine,
-    registered: Registered,
-    /// Readings were taken in since the agent began.
-    began: bool,
-    has_shared_root: bool,
-}
-
-pub(crate) type SharedState = Arc<Mutex<State>>;
-
-pub(crate) fn lock(state: &SharedState) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Sources {
+    /// Hands on what is known beside the readings, with a time from after it was looked at.
+    fn told(&self, take: impl FnOnce(Beside<'_>, Timestamp)) {
+        let (visible, holders) = (self.visible.borrow(), self.holders.borrow());
+        let gangs = self.gangs.borrow();
+        take(Beside { visible: &visible, holders: &holders, gangs: &gangs }, Timestamp::now());
+    }
 }
 
 /// Judges readings as they come, for as long as it runs.
 pub struct Watch {
-    state: SharedState,
-    translator: Translator,
+    judge: SharedJudge,
     said: watch::Sender<Option<Arc<NodeHealth>>>,
     said_at: Option<Instant>,
     /// What stood when it was last said.
@@ -98,53 +86,37 @@ impl Watch {
         said: watch::Sender<Option<Arc<NodeHealth>>>,
     ) -> (Self, Gate) {
         let path = state_dir.join(FILE);
-        let kept = read(&path);
-        let state = State {
-            engine: Engine::new(config, &kept.engine, Timestamp::now()),
-            registered: kept.registered,
-            began: false,
-            has_shared_root: false,
-        };
-        let state = Arc::new(Mutex::new(state));
-        let gate = Gate::new(Arc::clone(&state));
-        let translator = Translator::default();
-        (
-            Watch {
-                state,
-                translator,
-                said,
-                said_at: None,
-                standing: Vec::new(),
-                path,
-                saved_at: None,
-            },
-            gate,
-        )
+        let judge = Judge::new(config, read(&path), Timestamp::now());
+        let judge = Arc::new(Mutex::new(judge));
+        let gate = Gate::new(Arc::clone(&judge));
+        let standing = Vec::new();
+        (Watch { judge, said, said_at: None, standing, path, saved_at: None }, gate)
     }
 
     /// Runs until it is dropped.
     pub async fn run(mut self, mut sources: Sources) {
-        if let Err(problem) = sources.accelerators.as_ref() {
-            self.translator.learn_problem(problem, Path::new(CONTROL_DEVICE).exists());
-        }
-        self.translator.learn_addresses(&sources.identities);
+        let found = sources.accelerators.as_ref().as_ref();
+        lock(&self.judge).learn(found.map(|_| &sources.identities[..]));
         loop {
             tokio::select! {
                 changed = sources.readings.changed() => {
                     if changed.is_err() {
                         return std::future::pending().await;
                     }
-                    self.on_readings(&mut sources);
+                    let readings = sources.readings.borrow_and_update().clone();
+                    if let Some(readings) = readings {
+                        sources.told(|beside, now| {
+                            lock(&self.judge).on_readings(&readings, beside, now);
+                        });
+                    }
                 }
                 event = next(&mut sources.xids) => {
-                    let reading = Translator::xid(&event, &sources.holders.borrow());
-                    lock(&self.state).engine.observe(&reading, Timestamp::now());
+                    sources.told(|beside, now| lock(&self.judge).on_xid(&event, beside, now));
                 }
                 Ok(()) = sources.nccl.changed() => {
                     let gang = sources.nccl.borrow_and_update().clone();
                     if let Some(gang) = gang {
-                        let reading = Reading::NcclError(gang);
-                        lock(&self.state).engine.observe(&reading, Timestamp::now());
+                        lock(&self.judge).on_nccl_error(gang, Timestamp::now());
                     }
                 }
                 changed = sources.cleared.changed() => {
@@ -152,69 +124,22 @@ impl Watch {
                         return std::future::pending().await;
                     }
                     let cleared = sources.cleared.borrow_and_update().clone();
-                    self.on_cleared(&cleared, &sources.visible.borrow());
+                    let now = Timestamp::now();
+                    lock(&self.judge).on_cleared(&cleared, &sources.visible.borrow(), now);
                 }
             }
             self.say().await;
         }
     }
 
-    fn on_readings(&mut self, sources: &mut Sources) {
-        let Some(readings) = sources.readings.borrow_and_update().clone() else { return };
-        let (visible, holders) = (sources.visible.borrow(), sources.holders.borrow());
-        let now = Timestamp::now();
-        let mut state = lock(&self.state);
-        state.registered.add(&visible);
-        if let Some(rdma) = &readings.rdma.value {
-            state.registered.add_ports(rdma);
-        }
-        state.has_shared_root = readings.shared.is_some();
-        state.began = true;
-        let registered = state.registered.clone();
-        for reading in self.translator.take(&readings, &visible, &registered, &holders, now) {
-            state.engine.observe(&reading, now);
-        }
-    }
-
-    /// An operator has put the node back into use.
-    fn on_cleared(&mut self, cleared: &HealthCleared, visible: &BTreeSet<GpuId>) {
-        let now = Timestamp::now();
-        let mut state = lock(&self.state);
-        for wanted in &cleared.conditions {
-            let known = Rule::from_id(&wanted.rule).zip(wanted.component.parse::<Component>().ok());
-            let Some((rule, component)) = known else { continue };
-            if !state.engine.clear_one(rule, &component, wanted.since_ms, now) {
-                continue;
-            }
-            tracing::info!(
-                rule = wanted.rule,
-                component = wanted.component,
-                "ended by an operator"
-            );
-            match rule {
-                // What is there now is what the node has from now on.
-                Rule::GpuSet => {
-                    state.registered.gpus = visible.iter().map(|gpu| gpu.0.clone()).collect();
-                }
-                Rule::PortCount => state.registered.ports = 0,
-                // Nor is it slower than it can be any more.
-                Rule::PortState => {
-                    let port = wanted.component.split_once(':').map(|(_, port)| port.to_owned());
-                    port.and_then(|port| state.registered.rates.remove(&port));
-                }
-                _ => {}
-            }
-        }
-    }
-
     async fn say(&mut self) {
         let now = Timestamp::now();
         let conditions = {
-            let state = lock(&self.state);
-            if !state.began {
+            let judge = lock(&self.judge);
+            if !judge.began {
                 return;
             }
-            state.engine.conditions(now)
+            judge.conditions(now)
         };
         let same = conditions.len() == self.standing.len()
             && conditions.iter().zip(&self.standing).all(|(now, before)| now.says_the_same(before));
@@ -227,7 +152,7 @@ impl Watch {
         if !news && self.said_at.is_some_and(|at| at.elapsed() < WORDS_EVERY) {
             return;
         }
-        let blind = lock(&self.state).engine.blind(now);
+        let blind = lock(&self.judge).blind(now);
         let health = told(&conditions, &blind);
         if news || self.said.borrow().as_deref() != Some(&health) {
             self.said_at = Some(Instant::now());
@@ -239,10 +164,7 @@ impl Watch {
     /// Before what it holds is said: an agent that is started again must not have forgotten it.
     async fn save(&self) {
         let path = self.path.clone();
-        let kept = {
-            let state = lock(&self.state);
-            Kept { engine: state.engine.saved(), registered: state.registered.clone() }
-        };
+        let kept = lock(&self.judge).kept();
         let write = move || {
             let text = serde_json::to_vec(&kept).map_err(std::io::Error::other)?;
             replace_file(&path, &[&text])

@@ -1,13 +1,12 @@
 //! Putting the agent together and running it until it is told to end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gangline_common::ids::GangId;
 use gangline_common::join_token::JoinToken;
 use gangline_common::random;
 use gangline_common::wire::v1::HealthCleared;
@@ -18,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::code::Code;
 use crate::collectors::NewestReadings;
-use crate::collectors::accelerator::{self, Accelerator, AcceleratorError, Accelerators, opened};
+use crate::collectors::accelerator::{self, AcceleratorError, Accelerators, opened};
 use crate::collectors::host::Roots;
 use crate::collectors::nvml::DEFAULT_TIMEOUT;
 use crate::collectors::shared::{self, SharedCollector};
@@ -165,40 +164,21 @@ pub fn resolve_program(program: &Path) -> PathBuf {
         .unwrap_or_else(|| program.to_owned())
 }
 
-/// Judges what is read, for as long as it runs.
-async fn judge(
-    health: health::Watch,
-    accelerators: Accelerators,
-    readings: NewestReadings,
-    visible: telemetry::Visible,
-    holders: watch::Receiver<Holders>,
-    nccl: watch::Receiver<Option<GangId>>,
-    cleared: watch::Receiver<HealthCleared>,
-) {
-    let accelerator = opened(&accelerators);
-    let identities = match accelerator {
+/// Judges what is read, for as long as it runs. What the accelerators say by themselves is added to `sources`.
+async fn judge(health: health::Watch, mut sources: health::Sources) {
+    let accelerators = Arc::clone(&sources.accelerators);
+    if let Some(accelerator) = opened(&accelerators) {
         // Without them only lines of the kernel's log cannot be told by GPU.
-        Some(accelerator) => accelerator.identity().await.unwrap_or_default(),
-        None => Vec::new(),
-    };
-    let xids = accelerator.and_then(Accelerator::events);
-    let sources = health::Sources {
-        readings,
-        xids,
-        visible,
-        accelerators: Arc::clone(&accelerators),
-        identities,
-        holders,
-        nccl,
-        cleared,
-    };
+        sources.identities = accelerator.identity().await.unwrap_or_default();
+        sources.xids = accelerator.events();
+    }
     health.run(sources).await;
 }
 
 /// Opens what the node has, as configured. Waits at most for its time-out.
 pub async fn open_accelerators(config: &Config) -> Accelerators {
     let library = config.nvml_library.clone();
-    let opening = move || accelerator::open(library, DEFAULT_TIMEOUT);
+    let opening = move || accelerator::open(library, &Roots::default().dev, DEFAULT_TIMEOUT);
     let opened = match tokio::task::spawn_blocking(opening).await {
         Ok(opened) => opened,
         Err(error) => Err(AcceleratorError::Failed(error.to_string())),
@@ -242,6 +222,7 @@ impl Agent {
         let (health, health_receiver) = watch::channel(None);
         let (cleared, cleared_receiver) = watch::channel(HealthCleared::default());
         let (holders, holders_receiver) = watch::channel(Holders::new());
+        let (gangs, gangs_receiver) = watch::channel(BTreeSet::new());
         let rules = gangline_health::Config {
             boot_id: gangline_common::time::boot_id(),
             shadow: config.health_trial.clone(),
@@ -278,6 +259,7 @@ impl Agent {
                 link: link_status_receiver,
                 contact: contact_time,
                 holders,
+                gangs,
                 samples: samples.clone(),
                 status: status::path(&config.state_dir),
             },
@@ -318,16 +300,18 @@ impl Agent {
 
         let (held, inventory) = (holders_receiver.clone(), survey.inventory.clone());
         let page = NodePage::new(readings.clone(), inventory, held, config.metrics);
-        let nccl = tails.nccl.subscribe();
-        others.spawn(judge(
-            health,
-            accelerators,
+        let sources = health::Sources {
             readings,
+            xids: None,
             visible,
-            holders_receiver,
-            nccl,
-            cleared_receiver,
-        ));
+            accelerators,
+            identities: Vec::new(),
+            holders: holders_receiver,
+            gangs: gangs_receiver,
+            nccl: tails.nccl.subscribe(),
+            cleared: cleared_receiver,
+        };
+        others.spawn(judge(health, sources));
         let ending = CancellationToken::new();
         let instance = format!("{:016x}", random::number()?);
         let channels = link::Channels {

@@ -21,9 +21,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use self::pace::{Pacer, Round};
-use crate::collectors::accelerator::{
-    Accelerator, AcceleratorError, Accelerators, GpuSample, opened,
-};
+use crate::collectors::accelerator::{Accelerator, Accelerators, GpuSample, opened};
 use crate::collectors::host::{HostCollector, HostSample, Roots};
 use crate::collectors::kernel::{KernelCollector, KernelReading};
 use crate::collectors::rdma::{RdmaCollector, RdmaReading};
@@ -218,10 +216,7 @@ async fn read_gpus(
     let (Some(accelerator), Some(slot)) = (accelerator, slot) else { return };
     loop {
         slot.begin();
-        let reading = accelerator.sample().await.map_err(|error| match error {
-            AcceleratorError::Hung(_) => Outcome::Hung,
-            error => Outcome::Failed(error.to_string()),
-        });
+        let reading = accelerator.sample().await.map_err(Outcome::from);
         let visible = visible.borrow().clone();
         slot.end(reading.map(|mut all| {
             all.retain(|sample| visible.contains(&GpuId(sample.uuid.clone())));

@@ -3,7 +3,7 @@
 //! every dashboard knows: another kind fills in what it has, and what it lacks stays `None`.
 
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use gangline_common::time::Timestamp;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::nvml::NvmlCollector;
+use super::nvml::Nvidia;
+use super::slot::Outcome;
 
 /// Critical errors that wait for their reader; beyond that they wait inside the driver.
 pub const EVENTS: usize = 256;
@@ -24,18 +25,53 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, AcceleratorError>
 /// The accelerators of this node as they could be opened: absent on a CPU node.
 pub type Accelerators = Arc<Result<Option<Box<dyn Accelerator>>, AcceleratorError>>;
 
-/// Opens what this node has: the first kind whose library is found. Blocks for at most `timeout` for each kind,
-/// which is also the time-out of every later request. `nvml_library` names NVIDIA's, as
-/// [`NvmlCollector::open`] says.
+/// A kind of accelerator of which a node may have some.
+pub trait Kind {
+    /// Opens its library; `Ok(None)`: there is none. Blocks for at most `timeout`, which is also the time-out of
+    /// every later request.
+    ///
+    /// # Errors
+    /// The library is there and does not work.
+    fn open(&self, timeout: Duration) -> Result<Option<Box<dyn Accelerator>>, AcceleratorError>;
+
+    /// Whether its driver has made devices below `dev`.
+    fn has_devices(&self, dev: &Path) -> bool;
+}
+
+/// Opens what this node has: the first kind that works. `nvml_library` names NVIDIA's, as
+/// [`NvmlCollector::open`](super::nvml::NvmlCollector::open) says; `dev` is `/dev`.
 ///
 /// # Errors
-/// The library is there and does not work.
+/// None works, and the library of one is there.
 pub fn open(
     nvml_library: Option<PathBuf>,
+    dev: &Path,
     timeout: Duration,
 ) -> Result<Option<Box<dyn Accelerator>>, AcceleratorError> {
-    let nvidia = NvmlCollector::open(nvml_library, timeout)?;
-    Ok(nvidia.map(|nvidia| Box::new(nvidia) as Box<dyn Accelerator>))
+    first_of(&[&Nvidia { library: nvml_library }], dev, timeout)
+}
+
+fn first_of(
+    kinds: &[&dyn Kind],
+    dev: &Path,
+    timeout: Duration,
+) -> Result<Option<Box<dyn Accelerator>>, AcceleratorError> {
+    let mut problem = None;
+    for kind in kinds {
+        match kind.open(timeout) {
+            Ok(Some(opened)) => return Ok(Some(opened)),
+            Ok(None) => {}
+            // Images bring libraries along that work nowhere: what this node has may be of another kind.
+            Err(error @ (AcceleratorError::Hung(_) | AcceleratorError::Failed(_)))
+                if !kind.has_devices(dev) =>
+            {
+                problem.get_or_insert(AcceleratorError::NoDriver(error.to_string()));
+            }
+            Err(error @ AcceleratorError::NoDriver(_)) => drop(problem.get_or_insert(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    problem.map_or(Ok(None), Err)
 }
 
 /// The accelerators, unless this is a CPU node or they could not be opened.
@@ -57,6 +93,15 @@ pub enum AcceleratorError {
     Hung(String),
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<AcceleratorError> for Outcome {
+    fn from(error: AcceleratorError) -> Self {
+        match error {
+            AcceleratorError::Hung(_) => Outcome::Hung,
+            error => Outcome::Failed(error.to_string()),
+        }
+    }
 }
 
 /// What the driver says about itself. A value that could not be read is `None`.
@@ -367,4 +412,85 @@ pub struct XidEvent {
     pub uuid: String,
     /// NVIDIA's error code; `None` when the driver itself calls it unknown.
     pub xid: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kind of which nodes have devices called `fake`.
+    struct Fake {
+        name: &'static str,
+        opens: Result<bool, AcceleratorError>,
+    }
+
+    impl Kind for Fake {
+        fn open(&self, _: Duration) -> Result<Option<Box<dyn Accelerator>>, AcceleratorError> {
+            let opened = || Box::new(Opened(self.name)) as Box<dyn Accelerator>;
+            self.opens.clone().map(|there| there.then(opened))
+        }
+
+        fn has_devices(&self, dev: &Path) -> bool {
+            dev.join("fake").exists()
+        }
+    }
+
+    struct Opened(&'static str);
+
+    impl Accelerator for Opened {
+        fn kind(&self) -> &'static str {
+            self.0
+        }
+
+        fn identity(&self) -> Answer<'_, Vec<GpuIdentity>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn sample(&self) -> Answer<'_, Vec<GpuSample>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn driver(&self) -> Answer<'_, DriverFacts> {
+            Box::pin(async { Ok(DriverFacts::default()) })
+        }
+
+        fn usable(&self, gpus: &[GpuIdentity]) -> Vec<GpuIdentity> {
+            gpus.to_vec()
+        }
+
+        fn cpu_spent(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn events(&self) -> Option<mpsc::Receiver<XidEvent>> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_kind_is_the_first_that_works_here() {
+        let with_devices = tempfile::tempdir().unwrap();
+        std::fs::write(with_devices.path().join("fake"), "").unwrap();
+        let without = tempfile::tempdir().unwrap();
+        let found = |dev: &tempfile::TempDir, first, second| {
+            let kind = |name, opens| Fake { name, opens };
+            let (first, second) = (kind("first", first), kind("second", second));
+            first_of(&[&first, &second], dev.path(), Duration::ZERO)
+                .map(|opened| opened.map(|accelerator| accelerator.kind()))
+        };
+        let text = || "why".to_owned();
+        let failed = || Err(AcceleratorError::Failed(text()));
+        let no_driver = || Err(AcceleratorError::NoDriver(text()));
+        let mismatch = || Err(AcceleratorError::VersionMismatch(text()));
+        assert_eq!(found(&without, Ok(false), Ok(false)), Ok(None));
+        assert_eq!(found(&without, Ok(true), Ok(true)), Ok(Some("first")));
+        assert_eq!(found(&without, Ok(false), Ok(true)), Ok(Some("second")));
+        // A library without a driver is none, in the driver's words or by its devices.
+        assert_eq!(found(&with_devices, no_driver(), Ok(true)), Ok(Some("second")));
+        assert_eq!(found(&without, failed(), Ok(true)), Ok(Some("second")));
+        assert_eq!(found(&without, Ok(false), failed()), no_driver().map(|_| None));
+        // What is here and does not work is not hidden by another kind.
+        assert_eq!(found(&with_devices, failed(), Ok(true)), failed().map(|_| None));
+        assert_eq!(found(&without, mismatch(), Ok(true)), mismatch().map(|_| None));
+    }
 }

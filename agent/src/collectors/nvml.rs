@@ -10,7 +10,7 @@ mod read;
 mod visible;
 mod worker;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use gangline_common::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 
-use super::accelerator::{Accelerator, AcceleratorError, Answer, EVENTS};
+use super::accelerator::{Accelerator, AcceleratorError, Answer, EVENTS, Kind};
 pub use super::accelerator::{DriverFacts, GpuIdentity, GpuSample, XidEvent};
 pub use visible::usable;
 
@@ -223,6 +223,23 @@ impl NvmlCollector {
             Ok(Err(_dropped)) => Err(gone()),
             Err(_elapsed) => Err(NvmlError::TimedOut(self.timeout)),
         }
+    }
+}
+
+/// NVIDIA's accelerators, before it is known whether there are any.
+pub struct Nvidia {
+    /// As for [`NvmlCollector::open`].
+    pub library: Option<PathBuf>,
+}
+
+impl Kind for Nvidia {
+    fn open(&self, timeout: Duration) -> Result<Option<Box<dyn Accelerator>>, AcceleratorError> {
+        let opened = NvmlCollector::open(self.library.clone(), timeout)?;
+        Ok(opened.map(|nvidia| Box::new(nvidia) as Box<dyn Accelerator>))
+    }
+
+    fn has_devices(&self, dev: &Path) -> bool {
+        dev.join("nvidiactl").exists()
     }
 }
 

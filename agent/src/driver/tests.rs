@@ -60,6 +60,7 @@ struct Harness {
     outlook: watch::Receiver<Outlook>,
     tail: watch::Receiver<TailPlan>,
     holders: watch::Receiver<Holders>,
+    gangs: watch::Receiver<BTreeSet<GangId>>,
     _link: watch::Sender<LinkStatus>,
     task: JoinHandle<()>,
 }
@@ -74,6 +75,7 @@ impl Harness {
         let (tail, tail_receiver) = watch::channel(TailPlan::default());
         let (link, link_receiver) = watch::channel(LinkStatus::default());
         let (holders, held) = watch::channel(Holders::new());
+        let (gangs, present) = watch::channel(BTreeSet::new());
         let fake = Fake { told: told.clone(), state_dir: state_dir.to_owned() };
         let channels = Channels {
             inputs: input_receiver,
@@ -83,6 +85,7 @@ impl Harness {
             link: link_receiver,
             contact: watch::channel(None).1,
             holders,
+            gangs,
             samples: watch::channel(None).1,
             status: crate::status::path(state_dir),
         };
@@ -94,6 +97,7 @@ impl Harness {
             outlook: outlook_receiver,
             tail: tail_receiver,
             holders: held,
+            gangs: present,
             _link: link,
             task,
         }
@@ -162,6 +166,7 @@ async fn the_ledger_comes_before_the_start_and_the_report_tells_the_end() {
     let held: Vec<String> =
         harness.holders.borrow().iter().map(|(gpu, by)| format!("{gpu} {:?}", by.job)).collect();
     assert_eq!(held, ["GPU-g Some(JobId(\"job-g\"))"]);
+    assert_eq!(*harness.gangs.borrow(), BTreeSet::from([gang("g")]));
 
     harness.desires(5, vec![stop("g")]).await.unwrap();
     harness.member(&key("g"), ended()).await;
@@ -171,7 +176,7 @@ async fn the_ledger_comes_before_the_start_and_the_report_tells_the_end() {
     assert!(end.asked && end.swept == 2 && end.last_output == "the last line");
     assert_eq!(end.how, EndedHow::Exited { code: 3 });
     assert!(harness.tail.borrow().members[&key("g")].ended);
-    assert!(harness.holders.borrow().is_empty());
+    assert!(harness.holders.borrow().is_empty() && harness.gangs.borrow().is_empty());
 
     harness.inputs.send(Input::LogsComplete(key("g"))).await.unwrap();
     let complete = |report: &NodeReport| match &report.members[0].state {

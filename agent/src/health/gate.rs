@@ -12,7 +12,7 @@ use gangline_health::{Component, Stale};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{SharedState, lock};
+use super::{SharedJudge, lock};
 
 /// A reading older than this is made again first, in milliseconds.
 const MAX_AGE_MS: u64 = 30_000;
@@ -25,14 +25,14 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Says whether a member may start here now.
 #[derive(Clone)]
 pub struct Gate {
-    pub(super) state: SharedState,
+    pub(super) judge: SharedJudge,
     /// Tells who tries the shared file system not to wait for its next time.
     try_shared: Arc<Notify>,
 }
 
 impl Gate {
-    pub(super) fn new(state: SharedState) -> Self {
-        Gate { state, try_shared: Arc::default() }
+    pub(super) fn new(judge: SharedJudge) -> Self {
+        Gate { judge, try_shared: Arc::default() }
     }
 
     /// Told when the shared file system is to be tried at once.
@@ -67,12 +67,12 @@ impl Gate {
 
     /// What is too old to say, or why there must be no start.
     pub(super) fn look(&self, gpus: &[GpuId]) -> Result<Vec<Stale>, String> {
-        let state = lock(&self.state);
+        let judge = lock(&self.judge);
         let concerns = |component: Option<&Component>| match component {
             Some(Component::Gpu(gpu)) => gpus.contains(gpu),
             _ => true,
         };
-        let check = state.engine.start_check(Timestamp::now(), MAX_AGE_MS);
+        let check = judge.engine.start_check(Timestamp::now(), MAX_AGE_MS);
         let mut bad = check.bad.iter().filter(|bad| concerns(Some(&bad.component)));
         if let Some(bad) = bad.next() {
             return Err(match bad.evidence.as_str() {
@@ -82,7 +82,7 @@ impl Gate {
         }
         // The root may have become known by this very start: the first try of it is not waited for.
         let there = |stale: &Stale| {
-            stale.check != Check::SharedRoot || state.has_shared_root && stale.age_ms.is_some()
+            stale.check != Check::SharedRoot || judge.has_shared_root && stale.age_ms.is_some()
         };
         let stale = check.stale.into_iter();
         Ok(stale.filter(|s| concerns(s.component.as_ref()) && there(s)).collect())

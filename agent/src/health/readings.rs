@@ -13,6 +13,7 @@ use gangline_health::reading::{
 };
 use gangline_health::{Component, Reading, Rule};
 
+use super::judge::Beside;
 use crate::collectors::Readings;
 use crate::collectors::accelerator::{
     self, AcceleratorError, FabricState, GpuIdentity, GpuSample, Owner, ReadAt, XidEvent,
@@ -37,6 +38,8 @@ pub struct Registered {
     pub ports: u32,
     /// The highest rate that each port ever had, in bytes per second: `mlx5_0/1`.
     pub rates: BTreeMap<String, u64>,
+    /// RDMA devices that were not counted as `ports`.
+    pub excluded: BTreeSet<String>,
 }
 
 impl Registered {
@@ -46,14 +49,19 @@ impl Registered {
         let moved = !visible.is_empty() && !visible.iter().any(|gpu| self.gpus.contains(&gpu.0));
         if moved {
             self.gpus.clear();
+            self.ports = 0;
             self.rates.clear();
         }
         self.gpus.extend(visible.iter().map(|gpu| gpu.0.clone()));
     }
 
-    /// The ports that are there, and how fast they are.
-    pub fn add_ports(&mut self, rdma: &RdmaReading) {
-        let ports: usize = rdma.devices.iter().map(|device| device.ports.len()).sum();
+    /// The ports that are there, and how fast they are. Those of `excluded` devices do not count.
+    pub fn add_ports(&mut self, rdma: &RdmaReading, excluded: &BTreeSet<String>) {
+        if self.excluded != *excluded {
+            self.excluded = excluded.clone();
+            self.ports = 0;
+        }
+        let ports = all_ports(rdma).filter(|(device, _)| !excluded.contains(&device.name)).count();
         self.ports = self.ports.max(u32::try_from(ports).unwrap_or(u32::MAX));
         for (device, port) in all_ports(rdma) {
             let Some(rate) = port.rate_bytes_per_s.filter(|_| is_up(port)) else { continue };
@@ -92,6 +100,8 @@ pub struct Translator {
     told: BTreeMap<&'static str, u64>,
     gpus: BTreeMap<GpuId, Known>,
     oom_kills: Option<u64>,
+    /// Gangs that were here when the host was read last.
+    gangs: BTreeSet<GangId>,
     kernel_line: Option<u64>,
     /// PCI address to GPU, for lines of the kernel.
     addresses: BTreeMap<String, GpuId>,
@@ -134,15 +144,15 @@ impl Known {
 }
 
 impl Translator {
-    /// Everything that is new in `readings`. `now` is from after `holders` was looked at.
+    /// Everything that is new in `readings`. `now` is from after `beside` was looked at.
     pub fn take(
         &mut self,
         readings: &Readings,
-        visible: &BTreeSet<GpuId>,
+        beside: Beside<'_>,
         registered: &Registered,
-        holders: &Holders,
         now: Timestamp,
     ) -> Vec<Reading> {
+        let Beside { visible, holders, gangs } = beside;
         let mut out = Vec::new();
         self.note_holders(visible, holders, now);
         for status in readings.collectors() {
@@ -153,7 +163,7 @@ impl Translator {
             ports(&rdma, registered, !holders.is_empty(), &mut out);
         }
         if let Some(host) = self.news("host", &readings.host) {
-            self.host(&host, holders, &mut out);
+            self.host(&host, gangs, &mut out);
             out.push(Reading::Agent(Agent {
                 loop_lag_ms: Some(readings.lag_ms),
                 rss_bytes: host.agent.memory_bytes,
@@ -276,13 +286,14 @@ impl Translator {
         }
     }
 
-    /// The accelerators could not be used when the agent began. A node without devices of the driver has
-    /// none: images bring libraries along that work nowhere.
-    pub fn learn_problem(&mut self, problem: &AcceleratorError, has_devices: bool) {
+    /// The accelerators could not be used when the agent began.
+    pub fn learn_problem(&mut self, problem: &AcceleratorError) {
         self.library = match problem {
             AcceleratorError::VersionMismatch(_) => Some(Handle::DriverMismatch),
             AcceleratorError::NoDriver(_) => None,
-            other => has_devices.then(|| Handle::Error(other.to_string())),
+            AcceleratorError::Hung(_) | AcceleratorError::Failed(_) => {
+                Some(Handle::Error(problem.to_string()))
+            }
         };
     }
 
@@ -295,7 +306,7 @@ impl Translator {
         self.knows_addresses = !gpus.is_empty() && self.addresses.len() == gpus.len();
     }
 
-    fn host(&mut self, host: &HostSample, holders: &Holders, out: &mut Vec<Reading>) {
+    fn host(&mut self, host: &HostSample, gangs: &BTreeSet<GangId>, out: &mut Vec<Reading>) {
         out.push(Reading::Memory(Memory {
             available_bytes: host.mem_available_bytes,
             total_bytes: host.mem_total_bytes,
@@ -304,14 +315,16 @@ impl Translator {
                 .and_then(|pressure| pressure.full_avg10_pct)
                 .map(f64::from),
         }));
+        let before = std::mem::replace(&mut self.gangs, gangs.clone());
         if let Some(kills) = host.oom_kills {
+            // One that was killed may have left since.
+            let mut here = before.union(gangs);
             let before = self.oom_kills.replace(kills);
             let new = before.map_or(0, |before| kills.saturating_sub(before));
             if new > 0 {
-                let gangs: BTreeSet<&GangId> = holders.values().map(|h| &h.gang).collect();
                 // With one gang here there is nobody else whom it can have been.
-                let only = (gangs.len() == 1).then(|| gangs.into_iter().next().cloned());
-                out.push(Reading::OomKills(OomKills { new, gang: only.flatten() }));
+                let gang = here.next().filter(|_| here.next().is_none()).cloned();
+                out.push(Reading::OomKills(OomKills { new, gang }));
             }
         }
         let shm = match (host.shm_total_bytes, host.shm_free_bytes) {
@@ -512,7 +525,8 @@ fn ports(rdma: &RdmaReading, registered: &Registered, in_use: bool, out: &mut Ve
     let gbps = |rate: u64| rate as f64 * 8.0 / 1e9;
     for (device, port) in all_ports(rdma) {
         let counters = port.counters.iter().filter_map(|(name, counter)| {
-            Some((gangline_health::reading::Counter::from_file(name)?, counter.grown))
+            // The rules know a counter by its last value, over restarts of the agent too.
+            Some((gangline_health::reading::Counter::from_file(name)?, counter.value))
         });
         out.push(Reading::Port(Box::new(Port {
             device: device.name.clone(),

@@ -85,6 +85,7 @@ impl Node {
             accelerators: Arc::new(Ok(None)),
             identities: Vec::new(),
             holders: holders_receiver,
+            gangs: watch::channel(BTreeSet::new()).1,
             nccl: watch::channel(None).1,
             cleared: cleared_receiver,
         };
@@ -321,7 +322,7 @@ async fn a_temp_root_that_was_there_and_is_gone_is_not_waited_for() {
         tokio::time::sleep(Duration::from_millis(1_100)).await;
     }
     // Young enough: but only the absent reading of the temp root is.
-    let check = lock(&node.gate.state).engine.start_check(Timestamp::now(), 1_200);
+    let check = lock(&node.gate.judge).engine.start_check(Timestamp::now(), 1_200);
     assert!(check.stale.iter().all(|stale| stale.check != Check::LocalDisk), "{:?}", check.stale);
     node.end().await;
 }
@@ -332,13 +333,19 @@ async fn a_call_into_the_driver_that_hangs_degrades_the_collector_and_heals_noth
     let mut node = Node::start(directory.path(), "boot");
     node.read_gpus(vec![gpu("a"), gpu("b")]);
     node.says("collector", false).await;
-    let mut hung = node.gpus.latest();
-    hung.status.outcome = Outcome::Hung;
-    hung.status.duration = Duration::from_secs(16);
-    node.round(hung);
+    // The first call is given up after its time, and the next are refused at once.
+    node.gpus.begin();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    for _ in 0..2 {
+        node.gpus.end(Err(Outcome::Hung));
+        let hung = node.gpus.latest();
+        node.round(hung);
+        node.gpus.begin();
+    }
     let hangs = only(&node.says("collector", true).await, "collector");
     assert_eq!(hangs.component, "collector:gpu");
     assert_eq!(hangs.level, HealthLevel::Degraded);
+    assert_ne!(hangs.evidence, "for 0 s");
     node.end().await;
 }
 
