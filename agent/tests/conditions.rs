@@ -5,13 +5,15 @@
 mod stand_in;
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use gangline_agent::collectors::Readings;
 use gangline_agent::collectors::accelerator::{Accelerator, AcceleratorError, GpuSample, XidEvent};
 use gangline_agent::collectors::host::{HostSample, Roots};
-use gangline_agent::collectors::nvml::NvmlCollector;
+use gangline_agent::collectors::kernel::{KernelCollector, KernelReading};
+use gangline_agent::collectors::nvml::{GpuIdentity, NvmlCollector};
 use gangline_agent::collectors::rdma::{RdmaCollector, RdmaReading};
 use gangline_agent::collectors::shared::{CanaryOutcome, SharedReading};
 use gangline_agent::collectors::slot::{Latest, Outcome, Plan, Slot, read_into};
@@ -91,7 +93,15 @@ impl Sysfs {
                 std::fs::write(path, "").expect("file");
             }
         }
+        std::fs::write(sysfs.0.path().join("dev/kmsg"), "").expect("file");
         sysfs
+    }
+
+    /// A record of the kernel's log: its number, its facility, its text.
+    fn log(&self, number: u64, facility: u64, text: &str) {
+        let log = std::fs::OpenOptions::new().append(true).open(self.0.path().join("dev/kmsg"));
+        let priority = facility * 8 + 3;
+        writeln!(log.expect("log"), "{priority},{number},100,-;{text}").expect("written");
     }
 
     /// Whether the link is up.
@@ -131,6 +141,7 @@ struct Node {
     judge: Judge,
     sysfs: Sysfs,
     collector: RdmaCollector,
+    kernel: KernelCollector,
     visible: BTreeSet<GpuId>,
     holders: Holders,
     gangs: BTreeSet<GangId>,
@@ -146,6 +157,7 @@ struct Slots {
     storage: Slot<StorageReading>,
     shared: Slot<SharedReading>,
     tasks: Slot<TasksReading>,
+    kernel: Slot<KernelReading>,
     versions: Slot<Versions>,
 }
 
@@ -166,6 +178,7 @@ impl Node {
         Node {
             judge: Judge::new(rules(&[]), Kept::default(), clock),
             collector: RdmaCollector::new(&sysfs.roots()),
+            kernel: KernelCollector::open(&sysfs.roots()).expect("a log"),
             sysfs,
             holders: visible.iter().map(|gpu| (gpu.clone(), holder.clone())).collect(),
             visible: visible.into(),
@@ -179,6 +192,7 @@ impl Node {
                 storage: slot("storage"),
                 shared: slot("shared"),
                 tasks: slot("tasks"),
+                kernel: slot("kernel"),
                 versions: slot("versions"),
             },
         }
@@ -204,6 +218,7 @@ impl Node {
         let shared = SharedReading { outcome: self.canary.clone(), room: Some(room) };
         let slots = &self.slots;
         read_into(&mut self.collector, &slots.rdma);
+        read_into(&mut self.kernel, &slots.kernel);
         let readings = Readings {
             number: 1,
             at: now,
@@ -213,7 +228,7 @@ impl Node {
             storage: read(&slots.storage, storage),
             shared: Some(read(&slots.shared, shared)),
             tasks: read(&slots.tasks, TasksReading::default()),
-            kernel: None,
+            kernel: Some(slots.kernel.latest()),
             versions: read(&slots.versions, Versions::default()),
             clock: None,
             dropped: 0,
@@ -603,6 +618,55 @@ fn a_kill_for_want_of_memory_is_the_only_gangs_also_without_gpus_and_when_it_has
     assert_eq!(evidence(&["g"]), "gang g");
     assert_eq!(evidence(&["g", "h"]), "no gang");
     assert_eq!(evidence(&[]), "no gang");
+}
+
+#[test]
+fn a45_only_the_kernels_own_lines_count_and_each_is_of_its_gpu_and_job() {
+    let mut node = Node::new(begin());
+    let identity = |(uuid, bus): (&str, &str)| GpuIdentity {
+        index: 0,
+        uuid: uuid.to_owned(),
+        name: "NVIDIA H100 80GB HBM3".to_owned(),
+        memory_bytes: 80 << 30,
+        pci_bus_id: Some(format!("00000000:{bus}:00.0")),
+        minor: None,
+    };
+    node.judge.learn(Ok(&[(A, "1B"), (B, "2B")].map(identity)));
+    let mut now = begin();
+    let mut number = 0;
+    let mut says = |node: &mut Node, facility: u64, text: &str| {
+        number += 1;
+        now = now.plus_ms(1000);
+        node.sysfs.log(number, facility, text);
+        let sample = |uuid: &str| GpuSample { uuid: uuid.to_owned(), ..GpuSample::default() };
+        let gpus = read(&node.slots.gpus, vec![sample(A), sample(B)]);
+        node.judge(Some(gpus), now);
+        node.says(now)
+    };
+    let fault = |bus: &str| format!("NVRM: Xid (PCI:0000:{bus}:00): 13, pid=7, Graphics SM Warp");
+    let lost = |bus: &str| format!("NVRM: GPU 0000:{bus}:00.0: GPU has fallen off the bus.");
+    // A program may write to the log, but not as the kernel.
+    for facility in [1, 3, 16] {
+        assert_eq!(says(&mut node, facility, &lost("1b")), set(&[]));
+    }
+    // Of another container's GPU on this machine.
+    assert_eq!(says(&mut node, 0, &lost("3b")), set(&[]));
+
+    let app = ["xid-app", &part(A), "info", "CHECK_USER_APP_AND_GPU"];
+    let repeated = ["xid-repeated", &part(A), "degraded", "CHECK_USER_APP_AND_GPU"];
+    for (job, expected) in
+        [("j-1", set(&[app])), ("j-2", set(&[app])), ("j-3", set(&[app, repeated]))]
+    {
+        let job = Some(job.parse().expect("an id"));
+        node.holders.insert(GpuId(A.to_owned()), Holder { gang: "g".parse().expect("an id"), job });
+        assert_eq!(says(&mut node, 0, &fault("1b")), expected);
+    }
+    let broken = ["xid-fatal", &part(B), "fatal", "REBOOT_SYSTEM"];
+    assert_eq!(says(&mut node, 0, &lost("2b")), set(&[app, repeated, broken]));
+    let kernel = ["kernel", "node", "degraded", "REBOOT_SYSTEM"];
+    let hot =
+        "mlx5_core 0000:5c:00.0: Port module event[error]: module 0, Cable error, High Temperature";
+    assert_eq!(says(&mut node, 0, hot), set(&[app, repeated, broken, kernel]));
 }
 
 #[test]
