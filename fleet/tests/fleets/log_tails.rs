@@ -183,7 +183,7 @@ for number in range(400):
 }
 
 #[tokio::test]
-async fn f36_a_log_over_the_budget_is_cut_and_says_so() -> TestResult {
+async fn a_log_over_the_budget_is_cut_and_says_so() -> TestResult {
     let fleet = command_fleet(1).await?;
     let api = fleet.api()?;
     let script = "for number in range(300000): print('line', number)";

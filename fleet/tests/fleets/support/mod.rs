@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use anyhow::Context;
 use gangline_fleet::build::{Binaries, binaries};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 pub use gangline_fleet::training::{logged_steps, once, ray_python, steps, training, wait_steps};
@@ -50,6 +51,13 @@ pub fn runs(program: &str, words: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(words).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
+}
+
+/// Most memory that a process has had at any time, in KiB.
+pub fn peak_kib(pid: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
+    Ok(peak.split_whitespace().next().context("VmHWM")?.parse()?)
 }
 
 /// Whether hosts in namespaces can be made here; says so where they cannot.
