@@ -1,6 +1,6 @@
 //! Xids: NVIDIA's catalogue in tiers, and what each tier means for the GPU and its job.
 //!
-//! The public table is for whoever must know at once whether a job is lost: [`tier`].
+//! The table is [`tier`].
 
 use gangline_common::ids::JobId;
 
@@ -34,13 +34,6 @@ pub enum Tier {
     Unused,
     /// Not in the catalogue that this table was made from.
     Unknown,
-}
-
-impl Tier {
-    /// Whether the job on the GPU is lost with it.
-    pub fn fails_job(self) -> bool {
-        matches!(self, Tier::Fatal | Tier::App | Tier::AppFollows | Tier::AppWatch)
-    }
 }
 
 /// Codes of the fatal tier for which NVIDIA's follow-up is the vendor or the hardware.
