@@ -6,7 +6,7 @@
 //! a reboot (or, below fatal, after a reset of the GPU). An absent reading does nothing.
 
 use crate::clock::At;
-use crate::rule::{Action, Clearing, DAY_MS, Level, MINUTE_MS, Row, Rule};
+use crate::rule::{Action, Clearing, Level, MINUTE_MS, Row, Rule};
 use crate::text;
 
 /// Longest evidence, in characters.
@@ -17,8 +17,6 @@ pub const MAX_REASON: usize = 160;
 const MAX_SILENCE_MS: u64 = 5 * MINUTE_MS;
 /// So many good readings after a reboot are a passed check.
 const PASSES: u8 = 2;
-/// What has not been read for so long is not shown any longer: its part is gone or renamed.
-const FORGOTTEN_MS: u64 = DAY_MS;
 
 /// One bad reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,17 +243,21 @@ impl Latch {
         }
     }
 
-    /// Whether the condition has run out: it did not happen again, or nobody reads it any longer.
+    /// Whether the condition has run out: it did not happen again. One that good readings end stays
+    /// for as long as there are none: a source that is silent says nothing good.
     pub fn is_over(&self, row: &Row, at: At) -> bool {
         let Some(raised) = &self.raised else { return false };
-        let read = self.read.unwrap_or(raised.seen.ms).max(raised.seen.ms);
         match row.clearing {
             _ if raised.bad.level == Level::Fatal => false,
             Clearing::Expires(after) => at.since(raised.seen.ms) >= after,
             // A worn cable does not heal by being unplugged.
-            Clearing::Kept => false,
-            Clearing::Calm(_) => at.since(read) >= FORGOTTEN_MS,
+            Clearing::Kept | Clearing::Calm(_) => false,
         }
+    }
+
+    /// Whether a person or a reboot must end the condition that stands.
+    pub fn is_kept(&self, row: &Row) -> bool {
+        self.level().is_some_and(|level| row.keeps(level))
     }
 
     /// Whether bad readings that do not count yet would, with one more, make a condition of `level`

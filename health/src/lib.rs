@@ -304,19 +304,23 @@ impl Engine {
         });
     }
 
-    /// Once a minute: ends what has run out, and forgets parts without a word for a day.
+    /// Once a minute: ends what has run out, and forgets parts without a word for a day and without a
+    /// condition. A collector says how it fared after each run, and while it hangs: without a word it is
+    /// one of another version. Of other parts that are sick and silent only lists, or the agent, know that
+    /// they are gone.
     fn tidy(&mut self, at: At) {
         if at.since(self.tidied) < MINUTE_MS {
             return;
         }
         self.tidied = at.ms;
-        self.parts.retain(|_, part| {
+        self.parts.retain(|component, part| {
             for (rule, latch) in &mut part.latches {
                 if latch.is_over(rule.row(), at) {
                     latch.clear();
                 }
             }
-            part.has_conditions() || at.since(part.seen) < DAY_MS
+            let stays = part.has_conditions() && !matches!(component, Component::Collector(_));
+            stays || at.since(part.seen) < DAY_MS
         });
     }
 }

@@ -7,7 +7,7 @@ use gangline_common::ids::JobId;
 use crate::clock::At;
 use crate::latch::{Bad, Latch};
 use crate::reading::Counter;
-use crate::rule::{DAY_MS, Level, MINUTE_MS, Rule};
+use crate::rule::{DAY_MS, MINUTE_MS, Rule};
 use crate::series::{Baseline, Events, Habit, Minutes, Series, Step};
 
 /// Most counters that are followed on one part: 18 NVLinks have two each.
@@ -113,9 +113,8 @@ impl Part {
             return false;
         }
         let missing = at.since(*self.facts.missing_since.get_or_insert(at.ms));
-        let level = |latch: &Latch| latch.raised.as_ref().map(|raised| raised.bad.level);
-        // What was fatal stays a day, so that somebody sees it.
-        let fatal = self.latches.values().any(|latch| level(latch) == Some(Level::Fatal));
-        missing >= if fatal { DAY_MS } else { 10 * MINUTE_MS }
+        // What a person must end stays a day, so that somebody sees it.
+        let kept = self.latches.iter().any(|(rule, latch)| latch.is_kept(rule.row()));
+        missing >= if kept { DAY_MS } else { 10 * MINUTE_MS }
     }
 }

@@ -9,7 +9,7 @@ use gangline_common::wire::v1::HealthCleared;
 use gangline_health::{Blind, Component, Condition, Config, Engine, Reading, Rule, Saved};
 use serde::{Deserialize, Serialize};
 
-use super::readings::{Registered, Translator};
+use super::readings::{Registered, SHARED_ROOT, Translator};
 use crate::collectors::Readings;
 use crate::collectors::accelerator::{AcceleratorError, GpuIdentity, XidEvent};
 use crate::holders::Holders;
@@ -79,7 +79,10 @@ impl Judge {
             self.registered.add_ports(rdma, &self.excluded);
         }
         self.has_shared_root = readings.shared.is_some();
-        self.began = true;
+        if !std::mem::replace(&mut self.began, true) && !self.has_shared_root {
+            // One of an earlier configuration: nobody would ever read it again.
+            self.engine.forget(&Component::mount(SHARED_ROOT));
+        }
         for reading in self.translator.take(readings, beside, &self.registered, now) {
             self.engine.observe(&reading, now);
         }

@@ -310,6 +310,24 @@ async fn a_start_has_a_shared_root_in_doubt_tried_again_and_one_that_is_well_lef
 }
 
 #[tokio::test]
+async fn what_was_said_of_a_shared_root_ends_when_there_is_none_any_more() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut node = Node::start(directory.path(), "boot");
+    let (step, reason) = ("write".to_owned(), "No space left on device".to_owned());
+    node.shared = Some(CanaryOutcome::Failed { step, reason });
+    for _ in 0..3 {
+        node.read_gpus(vec![gpu("a"), gpu("b")]);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    node.says("shared-root", true).await;
+    node.end().await;
+    let mut node = Node::start(directory.path(), "boot");
+    node.read_gpus(vec![gpu("a"), gpu("b")]);
+    node.says("shared-root", false).await;
+    node.end().await;
+}
+
+#[tokio::test]
 async fn a_temp_root_that_was_there_and_is_gone_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     let mut node = Node::start(directory.path(), "boot");

@@ -178,6 +178,25 @@ fn row_5_remap_pending_drains_and_failure_is_fatal() {
 }
 
 #[test]
+fn what_is_found_stays_while_nvml_hangs_however_long() {
+    let mut node = of(|gpu| gpu.remap_pending = Some(true));
+    let hangs = Outcome::Hangs(20_000);
+    let nvml = Reading::Collector(Collector { name: "nvml".to_owned(), outcome: hangs });
+    node.see_for(3 * DAY, &nvml);
+    let expected =
+        [(Rule::RemapPending, Level::DrainAfterJob), (Rule::Collector, Level::Degraded)];
+    assert_eq!(node.levels(), expected.into());
+    node.restart(2 * DAY);
+    assert_eq!(node.level(Rule::RemapPending), Some(Level::DrainAfterJob));
+    // A collector that another version of the agent had is not awaited.
+    node.gpu_for(MINUTE + 1, &gpu(0));
+    assert_eq!(node.level(Rule::Collector), None);
+    assert_eq!(node.level(Rule::RemapPending), Some(Level::DrainAfterJob));
+    node.gpu_for(9 * MINUTE, &gpu(0));
+    assert_eq!(node.conditions(), []);
+}
+
+#[test]
 fn row_6_the_drivers_verdict() {
     for (action, level) in [
         (RecoveryAction::GpuReset, Level::Fatal),

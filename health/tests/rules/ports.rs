@@ -434,8 +434,20 @@ fn conditions_of_a_removed_device_do_not_stay() {
     node.grow(&mut seen, Counter::LocalLinkIntegrity, 1);
     node.see_for(DAY - MINUTE, &Reading::Ports(seven.clone()));
     assert_eq!(node.level(Rule::PortBroken), Some(Level::Fatal));
-    node.see_for(2 * MINUTE, &Reading::Ports(seven));
+    node.see_for(2 * MINUTE, &Reading::Ports(seven.clone()));
     assert_eq!(node.level(Rule::PortBroken), None);
+
+    // So is what a person must end.
+    let mut node = Node::new();
+    let mut seen = port(0);
+    node.port_for(1, &seen);
+    for _ in 0..3 {
+        node.grow(&mut seen, Counter::LinkDowned, 1);
+    }
+    node.see_for(DAY - MINUTE, &Reading::Ports(seven.clone()));
+    assert_eq!(node.level(Rule::PortFlap), Some(Level::NoNewJobs));
+    node.see_for(2 * MINUTE, &Reading::Ports(seven));
+    assert_eq!(node.level(Rule::PortFlap), None);
 }
 
 #[test]
