@@ -21,6 +21,8 @@ pub struct Condition {
     pub reason: String,
     /// Numbers that were seen; bounded and clean.
     pub evidence: String,
+    /// How many different reasons it has had, no more than the first few counted.
+    pub reasons: usize,
     /// Wall clock when it was raised, and when it was last seen, milliseconds.
     pub since_wall_ms: u64,
     pub last_seen_wall_ms: u64,
@@ -53,6 +55,7 @@ impl Condition {
             suggested_action: bad.action,
             reason: bad.reason.clone(),
             evidence: bad.evidence.clone(),
+            reasons: raised.reasons.len(),
             since_wall_ms: raised.since.wall_ms,
             last_seen_wall_ms: raised.seen.wall_ms,
             for_ms: at.since(raised.since.ms),
@@ -64,10 +67,10 @@ impl Condition {
     }
 
     /// Whether nobody need be told: the same condition as `before`, at most seen again with other
-    /// numbers.
+    /// numbers, or for a reason that it had before.
     pub fn says_the_same(&self, before: &Condition) -> bool {
         let key = |c: &Condition| {
-            (c.rule, c.level, c.state, c.suggested_action, c.since_wall_ms, c.shadow)
+            (c.rule, c.level, c.state, c.suggested_action, c.since_wall_ms, c.shadow, c.reasons)
         };
         key(self) == key(before) && self.component == before.component
     }

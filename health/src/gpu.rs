@@ -270,10 +270,14 @@ fn foreign(gpu: &Gpu) -> Option<Option<Bad>> {
     }
     let shown = |p: &Process| format!("pid {} ({}, {})", p.pid, p.user, p.name);
     let names: Vec<String> = processes.iter().take(NAMED).map(shown).collect();
-    let reason = match (processes.len(), much) {
-        (0, Some(used)) => format!("{} MiB in use on a free GPU", used >> 20),
-        (count, _) => format!("{count} processes that belong to no gang"),
+    let (reason, evidence) = match (processes.len(), much) {
+        (0, Some(used)) => ("memory in use on a free GPU", format!("{} MiB", used >> 20)),
+        (count, _) if count > NAMED => {
+            let more = count - NAMED;
+            ("processes that belong to no gang", format!("{} and {more} more", names.join(", ")))
+        }
+        _ => ("processes that belong to no gang", names.join(", ")),
     };
-    let bad = Bad::new(Rule::Foreign, Level::NoNewJobs, reason, names.join(", "));
+    let bad = Bad::new(Rule::Foreign, Level::NoNewJobs, reason, evidence);
     Some(Some(bad.action(Action::CheckUserAppAndGpu)))
 }

@@ -77,8 +77,9 @@ pub fn on_tasks(part: &mut Part, tasks: &Tasks, at: At) {
     let stuck = tasks.stuck.as_ref().map(|names| {
         (!names.is_empty()).then(|| {
             let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-            let reason = format!("{} tasks wait for the kernel for over 2 minutes", names.len());
-            Bad::new(Rule::StuckTasks, Level::Degraded, reason, shown.join(" "))
+            let reason = "tasks wait for the kernel for over 2 minutes";
+            let evidence = format!("{}: {}", names.len(), shown.join(" "));
+            Bad::new(Rule::StuckTasks, Level::Degraded, reason, evidence)
         })
     });
     part.check(Rule::StuckTasks, stuck, at);

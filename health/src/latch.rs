@@ -13,6 +13,8 @@ use crate::text;
 pub const MAX_EVIDENCE: usize = 240;
 /// Longest reason, in characters.
 pub const MAX_REASON: usize = 160;
+/// Most reasons of one condition that are told apart.
+const MAX_REASONS: usize = 8;
 /// Between two good readings of one calm.
 const MAX_SILENCE_MS: u64 = 5 * MINUTE_MS;
 /// So many good readings after a reboot are a passed check.
@@ -59,6 +61,32 @@ pub struct Raised {
     pub seen: At,
     /// Whether the machine (or, below fatal, the GPU) was started anew since.
     pub started_anew: bool,
+    /// The reasons that it has had, each once, and no more than the first few: another one is news, and
+    /// what changes back and forth is not.
+    pub reasons: Vec<String>,
+}
+
+impl Raised {
+    pub fn new(bad: Bad, since: At, seen: At) -> Self {
+        let reasons = vec![bad.reason.clone()];
+        Raised { bad, since, seen, started_anew: false, reasons }
+    }
+
+    /// It has had these reasons too.
+    pub fn had(&mut self, reasons: &[String]) {
+        for reason in reasons {
+            if self.reasons.len() < MAX_REASONS && !self.reasons.contains(reason) {
+                self.reasons.push(text::clean(reason, MAX_REASON));
+            }
+        }
+    }
+
+    /// The condition has these words now.
+    fn say(&mut self, bad: Bad) {
+        self.bad = bad.cleaned();
+        let reason = self.bad.reason.clone();
+        self.had(&[reason]);
+    }
 }
 
 /// Bad readings that do not yet count.
@@ -153,9 +181,15 @@ impl Latch {
     }
 
     fn raise(&mut self, bad: Bad, at: At) {
-        let since = self.raised.as_ref().map_or(at, |raised| raised.since);
         self.passes = 0;
-        self.raised = Some(Raised { bad: bad.cleaned(), since, seen: at, started_anew: false });
+        match &mut self.raised {
+            Some(raised) => {
+                raised.seen = at;
+                raised.started_anew = false;
+                raised.say(bad);
+            }
+            None => self.raised = Some(Raised::new(bad.cleaned(), at, at)),
+        }
     }
 
     /// Seen again at the same level: the newest words, the most severe action.
@@ -165,7 +199,7 @@ impl Latch {
             raised.seen = at;
             raised.started_anew = false;
             let action = raised.bad.action.max(bad.action);
-            raised.bad = bad.cleaned().action(action);
+            raised.say(bad.action(action));
         }
     }
 
@@ -203,9 +237,7 @@ impl Latch {
         match (bad, calm.worst) {
             (Some(bad), Some(worst)) => {
                 self.calm = None;
-                let since = self.raised.as_ref().map_or(at, |raised| raised.since);
-                let bad = Bad { level: worst, ..bad }.cleaned();
-                self.raised = Some(Raised { bad, since, seen: at, started_anew: false });
+                self.raise(Bad { level: worst, ..bad }, at);
             }
             (None, None) => self.end(),
             // Good now, with milder readings on the way: the level eases, and the calm begins anew.

@@ -79,6 +79,7 @@ struct SavedCondition {
     since: (u64, u64),
     seen: (u64, u64),
     started_anew: bool,
+    reasons: Vec<String>,
 }
 
 impl Saved {
@@ -123,6 +124,7 @@ fn save(component: &Component, part: &Part) -> SavedPart {
             since: (raised.since.ms, raised.since.wall_ms),
             seen: (raised.seen.ms, raised.seen.wall_ms),
             started_anew: raised.started_anew,
+            reasons: raised.reasons.clone(),
         })
     });
     let minutes = part.minutes.iter().filter(|(_, minutes)| !minutes.sums.is_empty());
@@ -210,5 +212,7 @@ fn restore_condition(saved: &SavedCondition, now: u64) -> Option<(Rule, Raised)>
     let bad = Bad::new(rule, level, saved.reason.as_str(), saved.evidence.as_str()).action(action);
     let bad = Bad { initializing: saved.initializing, ..bad }.cleaned();
     let (since, seen) = (at(saved.since), at(saved.seen));
-    Some((rule, Raised { bad, since, seen, started_anew: saved.started_anew }))
+    let mut raised = Raised { started_anew: saved.started_anew, ..Raised::new(bad, since, seen) };
+    raised.had(&saved.reasons);
+    Some((rule, raised))
 }

@@ -1,7 +1,7 @@
 //! Row 3: Xids and SXids.
 
 use gangline_common::ids::JobId;
-use gangline_health::reading::{RecoveryAction, Sxid, Xid};
+use gangline_health::reading::{KernelClass, KernelLine, RecoveryAction, Sxid, Xid};
 use gangline_health::xid::{Tier, tier};
 use gangline_health::{Action, Component, Level, Reading, Rule};
 
@@ -80,6 +80,56 @@ fn an_order_to_end_a_condition_does_not_end_a_newer_one() {
     assert!(!end(&mut node));
     let new = node.condition(Rule::XidFatal).unwrap();
     assert!(!new.says_the_same(&old));
+}
+
+#[test]
+fn another_fatal_finding_on_the_same_gpu_is_news_and_the_same_again_is_not() {
+    let mut node = Node::new();
+    node.see(&xid(0, 48));
+    let first = node.condition(Rule::XidFatal).unwrap();
+    node.now += 1;
+    node.see(&xid(0, 79));
+    let second = node.condition(Rule::XidFatal).unwrap();
+    assert!(second.reason.starts_with("Xid 79: "), "{}", second.reason);
+    assert!(!second.says_the_same(&first));
+    assert_eq!(second.since_wall_ms, first.since_wall_ms, "it is still the same condition");
+    // Back and forth is no news, but the newest words are shown.
+    for code in [48, 79, 48] {
+        node.now += 1;
+        node.see(&xid(0, code));
+        let again = node.condition(Rule::XidFatal).unwrap();
+        assert!(again.reason.starts_with(&format!("Xid {code}: ")), "{}", again.reason);
+        assert!(again.says_the_same(&second));
+    }
+    // Nor is there any end of it when everything is found at once.
+    let mut said = 0;
+    let mut before = second;
+    for code in (0..200).filter(|code| tier(*code).0 == Tier::Fatal).cycle().take(1_000) {
+        node.see(&xid(0, code));
+        let now = node.condition(Rule::XidFatal).unwrap();
+        said += usize::from(!now.says_the_same(&before));
+        before = now;
+    }
+    assert_eq!(said, 6);
+    node.restart(10);
+    assert!(node.condition(Rule::XidFatal).unwrap().says_the_same(&before));
+}
+
+#[test]
+fn another_application_xid_and_another_line_of_the_kernel_are_news() {
+    let line = |class| Reading::Kernel(KernelLine { class, text: "seen".to_owned() });
+    for (first, second, rule) in [
+        (xid(0, 31), xid(0, 13), Rule::XidApp),
+        (line(KernelClass::SoftLockup), line(KernelClass::IoError), Rule::Kernel),
+    ] {
+        let mut node = Node::new();
+        node.see(&first);
+        let before = node.condition(rule).unwrap();
+        node.see(&first);
+        assert!(node.condition(rule).unwrap().says_the_same(&before));
+        node.see(&second);
+        assert!(!node.condition(rule).unwrap().says_the_same(&before));
+    }
 }
 
 #[test]

@@ -40,6 +40,13 @@ fn row_1_a_missing_gpu_is_fatal() {
     assert_eq!(condition.suggested_action, Action::RebootSystem);
     assert_eq!(condition.reason, "1 of 8 GPUs missing");
     assert!(condition.evidence.contains("GPU-3"), "{}", condition.evidence);
+    // One more that is missing is news.
+    let mut worse = gpu_set(8);
+    worse.present.as_mut().unwrap().retain(|gpu| *gpu != gpu_id(3) && *gpu != gpu_id(4));
+    node.see_for(1, &Reading::GpuSet(worse));
+    let two = node.condition(Rule::GpuSet).unwrap();
+    assert_eq!(two.reason, "2 of 8 GPUs missing");
+    assert!(!two.says_the_same(&condition));
     // Back again: still fatal, for whatever took it away.
     node.see_for(DAY, &Reading::GpuSet(gpu_set(8)));
     assert_eq!(node.level(Rule::GpuSet), Some(Level::Fatal));
@@ -389,7 +396,9 @@ fn row_13_memory_in_use_counts_on_a_free_gpu_only() {
     assert_eq!(node.conditions(), []);
     node.gpu_for(7, &used(Some(true), 501));
     assert_eq!(node.levels(), [(Rule::Foreign, Level::NoNewJobs)].into());
-    assert_eq!(node.condition(Rule::Foreign).unwrap().reason, "501 MiB in use on a free GPU");
+    let condition = node.condition(Rule::Foreign).unwrap();
+    assert_eq!(condition.reason, "memory in use on a free GPU");
+    assert_eq!(condition.evidence, "501 MiB");
 }
 
 #[test]
