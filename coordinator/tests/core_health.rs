@@ -152,6 +152,59 @@ fn a_link_that_comes_and_goes_cordons_under_the_cap_and_lets_run_what_runs() {
 }
 
 #[test]
+fn another_reason_is_told_once_and_the_cordon_says_what_is_worst() {
+    let mut fleet = nodes(1);
+    let why = |fleet: &Fleet| fleet.node("n1").cordon.as_ref().unwrap().why.clone();
+    let flap = Condition {
+        rule: "port-flap".to_owned(),
+        reason: "the link comes and goes".to_owned(),
+        ..condition("port:mlx5_0/1", Level::NoNewJobs)
+    };
+    let xid = |code: u32, evidence: &str| Condition {
+        reason: format!("Xid {code}"),
+        evidence: evidence.to_owned(),
+        ..condition("gpu:x", Level::Fatal)
+    };
+    say(&mut fleet, "n1", vec![flap.clone()]);
+    assert_eq!(why(&fleet), "port:mlx5_0/1: the link comes and goes (seen once)");
+    // Something worse.
+    let before = fleet.told_of("node n1").len();
+    say(&mut fleet, "n1", vec![xid(48, "once"), flap.clone()]);
+    assert_eq!(why(&fleet), "gpu:x: Xid 48 (once)");
+    assert_eq!(fleet.told_of("node n1")[before..], ["node.condition", "node.cordoned"]);
+    // Other numbers, and another condition that is as bad, change nothing of it.
+    say(&mut fleet, "n1", vec![xid(48, "twice"), flap.clone()]);
+    assert_eq!(fleet.told_of("node n1").len(), before + 2);
+    let switch = Condition { rule: "sxid".to_owned(), ..condition("switch:s", Level::Fatal) };
+    say(&mut fleet, "n1", vec![switch.clone(), xid(48, "twice"), flap.clone()]);
+    assert_eq!(fleet.told_of("node n1")[before + 2..], ["node.condition"]);
+    assert_eq!(why(&fleet), "gpu:x: Xid 48 (once)");
+    // The same part for another reason: told, and not again however often the two alternate.
+    say(&mut fleet, "n1", vec![xid(79, "once"), flap.clone()]);
+    assert_eq!(why(&fleet), "gpu:x: Xid 79 (once)");
+    let told = fleet.told_of("node n1")[before + 3..].to_vec();
+    assert_eq!(told, ["node.condition", "node.healed", "node.cordoned"]);
+    let history = fleet.node("n1").history.len();
+    for code in [48, 79, 48, 79, 48] {
+        say(&mut fleet, "n1", vec![xid(code, "again"), flap.clone()]);
+    }
+    assert_eq!(fleet.told_of("node n1").len(), before + 6);
+    assert_eq!(fleet.node("n1").history.len(), history);
+    assert_eq!(why(&fleet), "gpu:x: Xid 79 (once)");
+    // Nor is there any end of it when everything is found at once.
+    for code in 100..200 {
+        say(&mut fleet, "n1", vec![xid(code, "")]);
+    }
+    let storm = fleet.told_of("node n1").iter().filter(|kind| **kind == "node.condition").count();
+    assert!(storm < 12, "{storm}");
+    // What is worst is over: what remains is what it is cordoned for.
+    say(&mut fleet, "n1", vec![flap]);
+    assert_eq!(why(&fleet), "port:mlx5_0/1: the link comes and goes (seen once)");
+    say(&mut fleet, "n1", vec![]);
+    assert!(fleet.node("n1").is_open());
+}
+
+#[test]
 fn what_is_only_worth_knowing_is_told_and_is_no_part_of_the_history() {
     let mut fleet = nodes(1);
     let since_ms = fleet.now.wall_ms + 1;

@@ -6,7 +6,7 @@
 //! or keeps it from new gangs for as long as it stands. Never more than a part of a pool is taken out
 //! of use without an operator: a rule that hits many nodes at once is more likely wrong than they are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gangline_common::ids::{GangId, GpuId, JobId, NodeId};
@@ -28,6 +28,13 @@ pub const HEALTH: &str = "health";
 const ONE_IN: usize = 10;
 /// or so many, if that is more.
 const AT_LEAST: usize = 2;
+
+/// Most reasons of one condition that are told apart, as in the agent's rules.
+const MAX_REASONS: usize = 8;
+
+/// The reasons for which each condition of a node has been told. Those that stand now and had just the
+/// one that they have are not in it.
+pub(super) type Told = BTreeMap<ClearedCondition, Vec<String>>;
 
 /// How bad a condition is; each is worse than the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,14 +123,25 @@ impl Condition {
 
     /// `gpu:GPU-1: 1 of 8 GPUs missing (missing: ...)`.
     pub fn sentence(&self) -> String {
-        let mut text = match self.component.as_str() {
+        let headline = self.headline();
+        match self.evidence.as_str() {
+            "" => headline,
+            evidence => format!("{headline} ({evidence})"),
+        }
+    }
+
+    /// The sentence without what was seen.
+    fn headline(&self) -> String {
+        match self.component.as_str() {
             "node" => self.reason.clone(),
             component => format!("{component}: {}", self.reason),
-        };
-        if !self.evidence.is_empty() {
-            text = format!("{text} ({})", self.evidence);
         }
-        text
+    }
+
+    /// Whether a sentence is one of this condition for the reason that it has now, whatever was seen.
+    fn is_said_by(&self, sentence: &str) -> bool {
+        let evidence = sentence.strip_prefix(self.headline().as_str());
+        evidence.is_some_and(|evidence| evidence.is_empty() || evidence.starts_with(" ("))
     }
 }
 
@@ -156,6 +174,13 @@ impl Node {
         }
     }
 
+    /// The worst that stands of what cordons it, and the first of those that are as bad.
+    fn worst_cordoning(&self) -> Option<&Condition> {
+        let cordoning = || self.standing().filter(|condition| condition.cordons());
+        let level = cordoning().map(|condition| condition.level).max()?;
+        cordoning().find(|condition| condition.level == level)
+    }
+
     fn worst_at(&self, level: Level) -> Option<&Condition> {
         self.standing().find(|condition| condition.level == level)
     }
@@ -181,7 +206,11 @@ impl Core {
         let Some(node) = self.nodes.get(id) else { return };
         let mut node = Node::clone(node);
         let is_first = !self.diagnosed.contains(id);
-        let news = news(&node.health, &health, is_first.then_some(self.started_wall_ms));
+        let mut told = self.told.remove(id).unwrap_or_default();
+        let news = news(&node.health, &health, &mut told, is_first.then_some(self.started_wall_ms));
+        if !told.is_empty() {
+            self.told.insert(id.clone(), told);
+        }
         for News { kind, text } in &news {
             if *kind != INFO {
                 let word = kind.trim_start_matches("node.");
@@ -214,6 +243,9 @@ impl Core {
             self.put(Write::Node(node), out);
         }
         self.act_on_health(id, now, out);
+        if !news.is_empty() {
+            self.renew_cordon(id, now, out);
+        }
         self.ask_for_scheduling();
     }
 
@@ -238,8 +270,7 @@ impl Core {
 
     fn act_on_health(&mut self, id: &NodeId, now: Timestamp, out: &mut Effects) {
         let Some(node) = self.nodes.get(id) else { return };
-        let cordoning = node.standing().filter(|condition| condition.cordons());
-        let worst = cordoning.max_by_key(|condition| condition.level);
+        let worst = node.worst_cordoning();
         let level = worst.map_or(Level::Fatal, |condition| condition.level);
         let cordons = worst.map(Condition::sentence);
         let draining = node.worst_at(Level::DrainAfterJob).map(Condition::sentence);
@@ -263,6 +294,25 @@ impl Core {
         if is_fatal && self.nodes.get(id).is_some_and(|node| node.cordon.is_some()) {
             self.leave(id, now, out);
         }
+    }
+
+    /// A cordon of health says what is worst now: something worse has come since, or what it was for has
+    /// another reason, or is over while something else stands.
+    fn renew_cordon(&mut self, id: &NodeId, now: Timestamp, out: &mut Effects) {
+        let Some(node) = self.nodes.get(id) else { return };
+        let Some(cordon) = node.cordon.as_ref().filter(|cordon| cordon.by == HEALTH) else { return };
+        let Some(worst) = node.worst_cordoning() else { return };
+        let says_it = |condition: &Condition| {
+            let is_as_bad = condition.cordons() && condition.level == worst.level;
+            is_as_bad && condition.is_said_by(&cordon.why)
+        };
+        if node.standing().any(says_it) {
+            return;
+        }
+        let why = worst.sentence();
+        let mut node = Node::clone(node);
+        node.cordon = Some(Cordon { by: HEALTH.to_owned(), why: why.clone() });
+        self.change(node, ("node.cordon", "cordoned"), &why, now, out);
     }
 
     /// Cordons or drains a node, if health has not taken its share of the pool.
@@ -403,9 +453,15 @@ struct News {
     text: String,
 }
 
-/// What is told: conditions that are new, worse or milder, and ended. What is only worth knowing and
-/// began until `told_until_ms` was told by the process before this one, which kept nothing of it.
-fn news(before: &Health, after: &Health, told_until_ms: Option<u64>) -> Vec<News> {
+/// What is told: conditions that are new, worse or milder, that stand for another reason, and that ended.
+/// What is only worth knowing and began until `told_until_ms` was told by the process before this one,
+/// which kept nothing of it.
+fn news(
+    before: &Health,
+    after: &Health,
+    told: &mut Told,
+    told_until_ms: Option<u64>,
+) -> Vec<News> {
     let same = |a: &Condition, b: &Condition| a.rule == b.rule && a.component == b.component;
     let shown = |condition: &Condition| {
         let trial = if condition.shadow { ", on trial" } else { "" };
@@ -414,7 +470,8 @@ fn news(before: &Health, after: &Health, told_until_ms: Option<u64>) -> Vec<News
     let mut news = Vec::new();
     for condition in &after.conditions {
         let old = before.conditions.iter().find(|old| same(old, condition));
-        if old.is_none_or(|old| old.level != condition.level) {
+        let has_another_reason = old.is_some_and(|old| is_another_reason(old, condition, told));
+        if has_another_reason || old.is_none_or(|old| old.level != condition.level) {
             let worst = old.map_or(condition.level, |old| old.level.max(condition.level));
             if worst == Level::Info && told_until_ms.is_some_and(|told| condition.since_ms <= told)
             {
@@ -430,5 +487,23 @@ fn news(before: &Health, after: &Health, told_until_ms: Option<u64>) -> Vec<News
             news.push(News { kind, text: format!("{} on {} is over", old.rule, old.component) });
         }
     }
+    if !told.is_empty() {
+        let stand: BTreeSet<ClearedCondition> =
+            after.conditions.iter().map(Condition::key).collect();
+        told.retain(|key, _| stand.contains(key));
+    }
     news
+}
+
+/// Whether a condition that stands on has a reason that was not told of it yet.
+fn is_another_reason(old: &Condition, now: &Condition, told: &mut Told) -> bool {
+    if old.reason == now.reason {
+        return false;
+    }
+    let reasons = told.entry(now.key()).or_insert_with(|| vec![old.reason.clone()]);
+    let is_new = reasons.len() < MAX_REASONS && !reasons.contains(&now.reason);
+    if is_new {
+        reasons.push(now.reason.clone());
+    }
+    is_new
 }

@@ -171,6 +171,8 @@ pub struct Core {
     pub(crate) beyond_share: BTreeSet<NodeId>,
     /// Nodes that have said to this process what is wrong with them.
     diagnosed: BTreeSet<NodeId>,
+    /// What was told of conditions that changed their words.
+    told: BTreeMap<NodeId, health::Told>,
     /// Those that an operator put back into use before that.
     resumed_unheard: BTreeSet<NodeId>,
     pub(crate) quarantine: Vec<Quarantine>,
