@@ -6,7 +6,7 @@ use gangline_coordinator::core::event::Event;
 use gangline_coordinator::core::health::{ClearedCondition, Condition, HEALTH, Health, Level};
 use gangline_coordinator::core::job::JobState;
 use gangline_coordinator::core::maintenance::Maintenance;
-use gangline_coordinator::core::node::Lifecycle;
+use gangline_coordinator::core::node::{Lifecycle, Reachability};
 use support::Fleet;
 
 fn command(name: &str, gpus: u32) -> String {
@@ -291,6 +291,50 @@ fn health_alone_takes_only_its_share_of_a_pool() {
     fleet.maintain(&first, Maintenance::Resume);
     fleet.beat(2);
     assert_eq!(taken(&fleet), 2);
+}
+
+#[test]
+fn nodes_that_are_lost_are_not_what_health_takes_its_share_of() {
+    let mut fleet = nodes(40);
+    fleet.beat(1);
+    let all: Vec<String> = (1..=40).map(|n| format!("n{n}")).collect();
+    let (there, lost) = all.split_at(20);
+    for name in lost {
+        fleet.disconnect(name);
+    }
+    let there: Vec<&str> = there.iter().map(String::as_str).collect();
+    fleet.live(&there, 40);
+    assert_eq!(fleet.node("n40").reachability, Reachability::Lost);
+    for name in &there[..4] {
+        say(&mut fleet, name, vec![condition("node", Level::Fatal)]);
+    }
+    let taken = |fleet: &Fleet| all.iter().filter(|name| is_cordoned(fleet, name)).count();
+    assert_eq!(taken(&fleet), 2, "of the twenty that are there");
+    let said = |fleet: &Fleet, name: &str| {
+        fleet.node(name).history.iter().filter(|t| t.state == "not cordoned").count()
+    };
+    assert_eq!((said(&fleet, "n3"), said(&fleet, "n4")), (1, 1));
+    // The others come back: there is room for two more, without another word of the nodes.
+    for name in lost {
+        fleet.connect(name);
+    }
+    fleet.live(&there, 1);
+    assert_eq!(taken(&fleet), 4);
+    // One that was taken and is rebooted now is still taken.
+    say(&mut fleet, "n5", vec![condition("node", Level::Fatal)]);
+    fleet.disconnect("n1");
+    let others: Vec<&str> = all[1..].iter().map(String::as_str).collect();
+    fleet.live(&others, 40);
+    assert_eq!((fleet.node("n1").reachability, taken(&fleet)), (Reachability::Lost, 4));
+    // It is said once, whatever else happens to the node and whatever numbers change.
+    let numbers = Condition { evidence: "seen twice".to_owned(), ..condition("node", Level::Fatal) };
+    say(&mut fleet, "n5", vec![numbers]);
+    fleet.live(&others, 2);
+    assert_eq!(said(&fleet, "n5"), 1);
+    // What a person takes out of use is left, share or not.
+    fleet.maintain("n5", Maintenance::Cordon { why: "fan".to_owned() });
+    fleet.live(&others, 1);
+    assert_eq!((said(&fleet, "n5"), taken(&fleet)), (1, 4));
 }
 
 #[test]

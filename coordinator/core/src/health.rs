@@ -17,7 +17,7 @@ use super::audit::Actor;
 use super::effect::{Clear, Effects, Seen, Write};
 use super::gang::GangState;
 use super::job::Outcome;
-use super::node::{Cordon, Drain, Lifecycle, Node};
+use super::node::{Cordon, Drain, Lifecycle, Node, Reachability};
 use super::nodes::note;
 use super::notices::About;
 use super::reputation::BLAMED;
@@ -181,13 +181,50 @@ impl Node {
         cordoning().find(|condition| condition.level == level)
     }
 
+    /// How bad that is for which health would take it out of use.
+    fn worst_taking_out(&self) -> Option<Level> {
+        let drains = || self.worst_at(Level::DrainAfterJob);
+        self.worst_cordoning().or_else(drains).map(|condition| condition.level)
+    }
+
     fn worst_at(&self, level: Level) -> Option<&Condition> {
         self.standing().find(|condition| condition.level == level)
+    }
+
+    /// A link is the worst of what stands there. A node that was not heard of yet says nothing of it.
+    fn is_out_for_a_link(&self) -> bool {
+        let worst = self.standing().max_by_key(|condition| condition.level);
+        worst.is_some_and(|worst| worst.level == Level::NoNewJobs)
     }
 
     fn is_taken_by_health(&self) -> bool {
         let cordoned = self.cordon.as_ref().is_some_and(|cordon| cordon.by == HEALTH);
         cordoned || self.drain.as_ref().is_some_and(|drain| drain.by == HEALTH)
+    }
+}
+
+/// What health has taken out of use of the nodes of a pool.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    nodes: usize,
+    taken: usize,
+    /// Of those, for nothing worse than a link. They stay cordoned until a person comes, and take nothing
+    /// of the share of what is worse.
+    for_links: usize,
+}
+
+impl Share {
+    fn limit(self) -> usize {
+        AT_LEAST.max(self.nodes / ONE_IN)
+    }
+
+    /// What counts for a node with a condition of such a level.
+    fn taken(self, level: Level) -> usize {
+        if level == Level::NoNewJobs { self.taken } else { self.taken - self.for_links }
+    }
+
+    fn has_room(self, level: Level) -> bool {
+        self.taken(level) < self.limit()
     }
 }
 
@@ -249,9 +286,24 @@ impl Core {
         self.ask_for_scheduling();
     }
 
-    /// What health could not do for its share of the pool, in case that has changed.
+    /// What health could not do for its share of the pool, in case that has changed. Each pool is counted
+    /// once, and anew after a node of it was taken.
     pub(super) fn retry_health(&mut self, now: Timestamp, out: &mut Effects) {
-        for id in std::mem::take(&mut self.beyond_share) {
+        let mut shares: BTreeMap<Option<String>, Share> = BTreeMap::new();
+        for (id, said) in std::mem::take(&mut self.beyond_share) {
+            let Some(node) = self.nodes.get(&id) else { continue };
+            let pool = node.pool();
+            let key = pool.map(str::to_owned);
+            let share = *shares.entry(key.clone()).or_insert_with(|| self.share_of_pool(pool));
+            // What a person has taken out of use meanwhile needs no share, nor does what is well again.
+            let wants = node.worst_taking_out().filter(|_| {
+                node.cordon.is_none() && node.lifecycle != Lifecycle::Draining && !node.revoked
+            });
+            if wants.is_some_and(|level| !share.has_room(level)) {
+                self.beyond_share.insert(id, said);
+                continue;
+            }
+            shares.remove(&key);
             self.act_on_health(&id, now, out);
         }
     }
@@ -329,9 +381,14 @@ impl Core {
         if node.revoked || level == Level::DrainAfterJob && is_out {
             return;
         }
-        let (taken, limit) = self.share_of_pool(node, level);
-        if !node.is_taken_by_health() && taken >= limit {
-            self.beyond_share.insert(id.clone());
+        let share = self.share_of_pool(node.pool());
+        if !node.is_taken_by_health() && !share.has_room(level) {
+            let said = self.beyond_share.get(id).copied();
+            self.beyond_share.insert(id.clone(), said.map_or(level, |said| said.max(level)));
+            if said >= Some(level) {
+                return;
+            }
+            let (taken, limit) = (share.taken(level), share.limit());
             let text = format!(
                 "stays in use: health has taken {taken} nodes of the pool and may take {limit}; an \
                  operator must decide ({why})"
@@ -387,24 +444,19 @@ impl Core {
         self.ask_for_scheduling();
     }
 
-    /// How many nodes of its pool health has taken out of use, and how many it may. Links stay cordoned
-    /// until a person comes: they take nothing of the share of what is worse.
-    fn share_of_pool(&self, node: &Node, level: Level) -> (usize, usize) {
-        let pool = node.pool();
-        let of_pool = self.nodes.values().filter(|other| !other.revoked && other.pool() == pool);
-        let (mut nodes, mut taken) = (0, 0);
-        for other in of_pool {
-            nodes += 1;
-            let counts = level == Level::NoNewJobs || !Self::is_out_for_a_link(other);
-            taken += usize::from(other.is_taken_by_health() && counts);
+    /// How much of a pool health has taken. What it took and is lost now, such as for a reboot, is still
+    /// taken; other nodes that are lost are no part of what there is to take from.
+    fn share_of_pool(&self, pool: Option<&str>) -> Share {
+        let mut share = Share::default();
+        for node in self.nodes.values().filter(|node| !node.revoked && node.pool() == pool) {
+            let is_there = matches!(node.lifecycle, Lifecycle::Online | Lifecycle::Draining)
+                && node.reachability != Reachability::Lost;
+            let is_taken = node.is_taken_by_health();
+            share.nodes += usize::from(is_there || is_taken);
+            share.taken += usize::from(is_taken);
+            share.for_links += usize::from(is_taken && node.is_out_for_a_link());
         }
-        (taken, AT_LEAST.max(nodes / ONE_IN))
-    }
-
-    /// A link is the worst of what stands there. A node that was not heard of yet says nothing of it.
-    fn is_out_for_a_link(node: &Node) -> bool {
-        let worst = node.standing().max_by_key(|condition| condition.level);
-        worst.is_some_and(|worst| worst.level == Level::NoNewJobs)
+        share
     }
 
     /// What runs on the parts that are fatally sick goes on elsewhere.

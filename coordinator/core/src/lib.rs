@@ -167,8 +167,9 @@ pub struct Core {
     pub(crate) doubted: BTreeMap<NodeId, u8>,
     /// Nodes that have refused to start a gang, and get none for a while.
     refused: BTreeMap<NodeId, refusals::Refused>,
-    /// Nodes that health left in use because it had taken its share of their pool.
-    pub(crate) beyond_share: BTreeSet<NodeId>,
+    /// Nodes that health left in use because it had taken its share of their pool, and for what this was
+    /// said last.
+    beyond_share: BTreeMap<NodeId, health::Level>,
     /// Nodes that have said to this process what is wrong with them.
     diagnosed: BTreeSet<NodeId>,
     /// What was told of conditions that changed their words.
