@@ -215,7 +215,8 @@ impl Engine {
     }
 
     /// An operator ends a condition, and the history that led to it. Whether there was one. It comes
-    /// back when what is read is still bad.
+    /// back when what is read is still bad; what is gone is not missed any more until it has been there
+    /// again.
     pub fn clear(&mut self, rule: Rule, component: &Component, now: Timestamp) -> bool {
         self.clock.advance(now);
         let Some(part) = self.parts.get_mut(component) else { return false };
@@ -228,6 +229,15 @@ impl Engine {
                 part.minutes.clear();
             }
             Rule::XidRepeated => part.app_xids.clear(),
+            Rule::PortState | Rule::PortDrop => {
+                part.facts.was_active = false;
+                part.facts.down_since = None;
+            }
+            Rule::NvlinkDown => part.facts.most_links = 0,
+            Rule::RdmaDevices => {
+                part.facts.most_umad = 0;
+                part.facts.spared_uverbs = part.facts.few_uverbs;
+            }
             _ => {}
         }
         part.latches.get_mut(&rule).is_some_and(latch::Latch::clear)

@@ -40,6 +40,9 @@ pub struct Facts {
     pub down_since: Option<u64>,
     pub most_links: u32,
     pub most_umad: u32,
+    /// `uverbs*` that RDMA devices lack, and so many of them that an operator does not miss.
+    pub few_uverbs: u32,
+    pub spared_uverbs: u32,
     /// Since when a complete list has not had it.
     pub missing_since: Option<u64>,
 }

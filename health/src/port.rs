@@ -381,7 +381,12 @@ pub fn on_ports(part: &mut Part, ports: &Ports, at: At) {
         part.facts.most_umad = part.facts.most_umad.max(umad);
     }
     let most_umad = part.facts.most_umad;
-    let uverbs = ports.uverbs.zip(devices).map(|(there, needed)| there < needed);
+    let uverbs = ports.uverbs.zip(devices).map(|(there, needed)| {
+        let few = needed.saturating_sub(there);
+        part.facts.few_uverbs = few;
+        part.facts.spared_uverbs = part.facts.spared_uverbs.min(few);
+        few > part.facts.spared_uverbs
+    });
     let umad = ports.umad.map(|there| there < most_umad);
     let bad = match (uverbs, umad) {
         (None, None) => None,

@@ -64,6 +64,7 @@ struct SavedPart {
     down_since: Option<u64>,
     most_links: u32,
     most_umad: u32,
+    spared_uverbs: u32,
     missing_since: Option<u64>,
 }
 
@@ -146,6 +147,7 @@ fn save(component: &Component, part: &Part) -> SavedPart {
         down_since: part.facts.down_since,
         most_links: part.facts.most_links,
         most_umad: part.facts.most_umad,
+        spared_uverbs: part.facts.spared_uverbs,
         missing_since: part.facts.missing_since,
     }
 }
@@ -194,6 +196,8 @@ fn restore(saved: &SavedPart, now: u64) -> Part {
         down_since: saved.down_since.map(|ms| ms.min(now)),
         most_links: saved.most_links,
         most_umad: saved.most_umad,
+        few_uverbs: 0,
+        spared_uverbs: saved.spared_uverbs,
         missing_since: saved.missing_since.map(|ms| ms.min(now)),
     };
     part

@@ -314,6 +314,15 @@ fn row_10_an_nvlink_that_is_down() {
     assert_eq!(node.levels(), [(Rule::NvlinkDown, Level::Warning)].into());
     node.gpu_for(11 * MINUTE, &bridged(&[true, true, false, false]));
     assert_eq!(node.conditions(), []);
+    // An operator says that there are no more than that.
+    node.gpu_for(2, &bridged(&[true, false, false, false]));
+    assert!(node.clear(Rule::NvlinkDown, &gpu_part(0)));
+    node.gpu_for(10, &bridged(&[true, false, false, false]));
+    node.restart(10);
+    node.gpu_for(10, &bridged(&[true, false, false, false]));
+    assert_eq!(node.conditions(), []);
+    node.gpu_for(2, &bridged(&[false, false, false, false]));
+    assert_eq!(node.levels(), [(Rule::NvlinkDown, Level::Warning)].into());
     // Links that cannot be read say nothing.
     let node = of(|gpu| gpu.nvlinks.iter_mut().for_each(|link| link.active = None));
     assert_eq!(node.conditions(), []);

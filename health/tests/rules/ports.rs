@@ -469,3 +469,39 @@ fn row_26_lost_character_devices_take_three_readings() {
     node.see_for(10, &Reading::Ports(Ports { umad: Some(0), ..ports(8) }));
     assert_eq!(node.conditions(), []);
 }
+
+#[test]
+fn what_an_operator_takes_as_gone_is_not_missed_until_it_has_been_there_again() {
+    // A port that was taken out of use.
+    let mut node = Node::new();
+    let (up, down) = (Port { expected: None, ..port(0) }, Port { expected: None, ..down() });
+    node.port_for(10, &up);
+    node.port_for(5 * MINUTE, &down);
+    assert!(node.clear(Rule::PortState, &port_part(0)));
+    assert!(node.clear(Rule::PortDrop, &port_part(0)));
+    node.port_for(HOUR, &down);
+    node.restart(10);
+    node.port_for(HOUR, &down);
+    assert_eq!(node.conditions(), []);
+    node.port_for(1, &up);
+    node.port_for(2, &down);
+    assert_eq!(node.level(Rule::PortState), Some(Level::Degraded));
+    // Character devices that the container has lost.
+    for lost in [
+        Ports { umad: Some(0), ..ports(8) },
+        Ports { uverbs: Some(6), ..ports(8) },
+        Ports { umad: Some(0), uverbs: Some(0), ..ports(8) },
+    ] {
+        let mut node = Node::new();
+        node.see_for(1, &Reading::Ports(ports(8)));
+        node.see_for(3, &Reading::Ports(lost.clone()));
+        assert!(node.clear(Rule::RdmaDevices, &Component::Node));
+        node.see_for(5, &Reading::Ports(lost.clone()));
+        node.restart(10);
+        node.see_for(5, &Reading::Ports(lost.clone()));
+        assert_eq!(node.conditions(), []);
+        node.see_for(1, &Reading::Ports(ports(8)));
+        node.see_for(3, &Reading::Ports(lost.clone()));
+        assert_eq!(node.level(Rule::RdmaDevices), Some(Level::Degraded), "{lost:?}");
+    }
+}
