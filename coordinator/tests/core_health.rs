@@ -327,7 +327,8 @@ fn nodes_that_are_lost_are_not_what_health_takes_its_share_of() {
     fleet.live(&others, 40);
     assert_eq!((fleet.node("n1").reachability, taken(&fleet)), (Reachability::Lost, 4));
     // It is said once, whatever else happens to the node and whatever numbers change.
-    let numbers = Condition { evidence: "seen twice".to_owned(), ..condition("node", Level::Fatal) };
+    let numbers =
+        Condition { evidence: "seen twice".to_owned(), ..condition("node", Level::Fatal) };
     say(&mut fleet, "n5", vec![numbers]);
     fleet.live(&others, 2);
     assert_eq!(said(&fleet, "n5"), 1);

@@ -49,7 +49,9 @@ pub use saved::{Oddities, Saved};
 
 use clock::{At, Clock};
 use part::Part;
+use reading::Counter;
 use rule::{DAY_MS, MINUTE_MS};
+use series::Series;
 
 /// Most parts of a node that are followed; readings of more are refused and counted.
 pub const MAX_PARTS: usize = 512;
@@ -224,6 +226,10 @@ impl Engine {
             Rule::PortFlap | Rule::PortLostInGang => {
                 part.link_downs.at.clear();
                 part.outages.at.clear();
+            }
+            Rule::PortRetraining => part.retrainings = Default::default(),
+            Rule::PortTimeouts => {
+                part.minutes.remove(&Series::Port(Counter::LocalAckTimeout));
             }
             Rule::PortSymbols | Rule::PortReceive | Rule::HardwareSlowdown | Rule::PcieReplays => {
                 part.minutes.clear();

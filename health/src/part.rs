@@ -8,7 +8,7 @@ use crate::clock::At;
 use crate::latch::{Bad, Latch};
 use crate::reading::Counter;
 use crate::rule::{DAY_MS, MINUTE_MS, Rule};
-use crate::series::{Baseline, Events, Habit, Minutes, Series, Step};
+use crate::series::{Baseline, Events, Habit, LastMinute, Minutes, Series, Step};
 
 /// Most counters that are followed on one part: 18 NVLinks have two each.
 pub const MAX_SERIES: usize = 128;
@@ -26,6 +26,7 @@ pub struct Part {
     /// `link_downed`, and times that the port was down for a while and came back.
     pub link_downs: Events,
     pub outages: Events,
+    pub retrainings: LastMinute,
     pub facts: Facts,
     /// What somebody said cannot be seen, and why.
     pub blind: BTreeMap<Rule, String>,

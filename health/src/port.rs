@@ -20,6 +20,8 @@ const SYMBOLS_PER_SECOND: f64 = 10.0;
 const SYMBOLS_PER_HOUR: u64 = 120;
 const RETRAININGS_PER_MINUTE: u64 = 5;
 const RECEIVE_MINUTES: usize = 3;
+const TIMEOUTS: u64 = 2;
+const TIMEOUT_MINUTES: u64 = 10;
 const DISCARDS_PER_SECOND: f64 = 100.0;
 const SLOW_RESTARTS_PER_SECOND: f64 = 10.0;
 
@@ -43,9 +45,9 @@ pub fn on_port(part: &mut Part, port: &Port, nccl: Option<u64>, at: At) {
     broken(part, &steps, at);
     symbols(part, &steps, at);
     let retraining = steps.of(Counter::LinkErrorRecovery).map(|step| {
-        let sum = part.count(Series::Port(Counter::LinkErrorRecovery), step, at).sum(1, at);
+        let sum = part.retrainings.add(step, at);
         (sum > RETRAININGS_PER_MINUTE).then(|| {
-            let evidence = format!("{sum} link_error_recovery in this minute");
+            let evidence = format!("{sum} link_error_recovery within a minute");
             Bad::new(
                 Rule::PortRetraining,
                 Level::Degraded,
@@ -292,10 +294,16 @@ fn timeouts(part: &mut Part, steps: &Steps, in_use: Option<bool>, at: At) {
         return part.event(Rule::PortTimeouts, bad, at);
     }
     if by > 0 && in_use == Some(true) {
-        let evidence = format!("local_ack_timeout_err +{by}");
+        let minutes = part.count(Series::Port(Counter::LocalAckTimeout), step, at);
+        let sum = minutes.sum(TIMEOUT_MINUTES, at);
+        // A single one is a peer that ended, or nothing.
+        if sum < TIMEOUTS {
+            return part.touch(Rule::PortTimeouts);
+        }
+        let evidence = format!("{sum} local_ack_timeout_err in {TIMEOUT_MINUTES} minutes");
         let bad =
             Bad::new(Rule::PortTimeouts, Level::Warning, "time-outs while a gang trains", evidence);
-        return part.check(Rule::PortTimeouts, Some(Some(bad)), at);
+        return part.event(Rule::PortTimeouts, bad, at);
     }
     // Time-outs outside training (peers that end) are neither good nor bad.
     part.check(Rule::PortTimeouts, (by == 0).then_some(None), at);

@@ -470,7 +470,7 @@ rules! {
         "look for congestion, or for a neighbour that is down",
     }
     PortTimeouts "port-ack-timeouts" 14 Port Degraded CheckUserAppAndGpu {
-        "local_ack_timeout_err grew while a gang trains: warning; ten times the usual: degraded",
+        "local_ack_timeout_err grew by 2 and more in 10 minutes while a gang trains: warning; ten times the usual: degraded",
         "compare with the gang's other nodes",
     }
     PortLoss "port-loss" 14 Port Warning CheckUserAppAndGpu {

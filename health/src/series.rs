@@ -174,6 +174,33 @@ impl Minutes {
     }
 }
 
+/// What grew in the last minute, to the reading.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LastMinute {
+    /// (when, by how much), growing.
+    grown: VecDeque<(u64, u64)>,
+}
+
+impl LastMinute {
+    /// Counts a step, and gives the sum of the last 60 s. Of a step that took longer only its share counts.
+    pub fn add(&mut self, step: Step, at: At) -> u64 {
+        self.grown.retain(|(then, _)| at.since(*then) < MINUTE_MS);
+        if let Step::Grew { by, ms } = step
+            && by > 0
+        {
+            let share = u128::from(by) * u128::from(MINUTE_MS) / u128::from(ms.max(MINUTE_MS));
+            let share = u64::try_from(share).unwrap_or(u64::MAX);
+            // Readings come once a second; of hasty ones the newest are taken together.
+            let is_full = self.grown.len() >= MAX_EVENTS;
+            match self.grown.back_mut().filter(|_| is_full) {
+                Some((then, sum)) => (*then, *sum) = (at.ms, sum.saturating_add(share)),
+                None => self.grown.push_back((at.ms, share)),
+            }
+        }
+        self.grown.iter().fold(0, |sum, (_, by)| sum.saturating_add(*by))
+    }
+}
+
 /// What is usual for a counter, per minute.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Habit {
@@ -297,6 +324,25 @@ mod tests {
         let now = at(11 * HOUR_MS + 499 * MINUTE_MS);
         assert_eq!((minutes.sum(10, now), minutes.busy(10, now)), (10, 10));
         assert_eq!(minutes.busy(10, at(now.ms + 9 * MINUTE_MS)), 1);
+    }
+
+    #[test]
+    fn the_last_minute_slides_and_is_bounded() {
+        let mut minute = LastMinute::default();
+        let grew = |by| Step::Grew { by, ms: 1_000 };
+        assert_eq!(minute.add(Step::First, at(0)), 0);
+        assert_eq!(minute.add(grew(4), at(58_000)), 4);
+        assert_eq!(minute.add(grew(3), at(62_000)), 7);
+        assert_eq!(minute.add(grew(0), at(117_999)), 7);
+        assert_eq!(minute.add(grew(0), at(118_000)), 3);
+        assert_eq!(minute.add(Step::Reset, at(122_000)), 0);
+        // An hour of silence, of which a minute counts.
+        assert_eq!(minute.add(Step::Grew { by: 120, ms: HOUR_MS }, at(2 * HOUR_MS)), 2);
+        for hasty in 0..1_000 {
+            minute.add(grew(1), at(3 * HOUR_MS + hasty));
+        }
+        assert_eq!(minute.add(grew(u64::MAX), at(3 * HOUR_MS + 1_000)), u64::MAX);
+        assert_eq!(minute.grown.len(), MAX_EVENTS);
     }
 
     #[test]

@@ -352,7 +352,9 @@ impl Core {
     /// another reason, or is over while something else stands.
     fn renew_cordon(&mut self, id: &NodeId, now: Timestamp, out: &mut Effects) {
         let Some(node) = self.nodes.get(id) else { return };
-        let Some(cordon) = node.cordon.as_ref().filter(|cordon| cordon.by == HEALTH) else { return };
+        let Some(cordon) = node.cordon.as_ref().filter(|cordon| cordon.by == HEALTH) else {
+            return;
+        };
         let Some(worst) = node.worst_cordoning() else { return };
         let says_it = |condition: &Condition| {
             let is_as_bad = condition.cordons() && condition.level == worst.level;
@@ -508,12 +510,7 @@ struct News {
 /// What is told: conditions that are new, worse or milder, that stand for another reason, and that ended.
 /// What is only worth knowing and began until `told_until_ms` was told by the process before this one,
 /// which kept nothing of it.
-fn news(
-    before: &Health,
-    after: &Health,
-    told: &mut Told,
-    told_until_ms: Option<u64>,
-) -> Vec<News> {
+fn news(before: &Health, after: &Health, told: &mut Told, told_until_ms: Option<u64>) -> Vec<News> {
     let same = |a: &Condition, b: &Condition| a.rule == b.rule && a.component == b.component;
     let shown = |condition: &Condition| {
         let trial = if condition.shadow { ", on trial" } else { "" };

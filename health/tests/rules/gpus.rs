@@ -190,8 +190,7 @@ fn what_is_found_stays_while_nvml_hangs_however_long() {
     let hangs = Outcome::Hangs(20_000);
     let nvml = Reading::Collector(Collector { name: "nvml".to_owned(), outcome: hangs });
     node.see_for(3 * DAY, &nvml);
-    let expected =
-        [(Rule::RemapPending, Level::DrainAfterJob), (Rule::Collector, Level::Degraded)];
+    let expected = [(Rule::RemapPending, Level::DrainAfterJob), (Rule::Collector, Level::Degraded)];
     assert_eq!(node.levels(), expected.into());
     node.restart(2 * DAY);
     assert_eq!(node.level(Rule::RemapPending), Some(Level::DrainAfterJob));

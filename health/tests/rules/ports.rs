@@ -243,6 +243,31 @@ fn retraining_discards_and_slow_restarts_by_their_rates() {
 }
 
 #[test]
+fn a_burst_of_retraining_counts_wherever_the_minute_begins() {
+    for into_the_minute in [0, 10, 55, 57, 59] {
+        let mut node = Node::new();
+        node.now += MINUTE - node.now % MINUTE + into_the_minute;
+        let mut seen = port(0);
+        node.port_for(1, &seen);
+        for _ in 0..2 {
+            node.grow(&mut seen, Counter::LinkErrorRecovery, 3);
+        }
+        node.port_for(1, &seen);
+        let condition = node.condition(Rule::PortRetraining).unwrap();
+        assert_eq!(condition.evidence, "6 link_error_recovery within a minute");
+    }
+    // Six within 65 s are not.
+    let mut node = Node::new();
+    let mut seen = port(0);
+    node.port_for(1, &seen);
+    for _ in 0..6 {
+        node.grow(&mut seen, Counter::LinkErrorRecovery, 1);
+        node.port_for(12, &seen);
+    }
+    assert_eq!(node.conditions(), []);
+}
+
+#[test]
 fn receive_errors_must_keep_coming() {
     for counter in [Counter::RcvErrors, Counter::RcvRemotePhysical] {
         let mut node = Node::new();
@@ -275,6 +300,23 @@ fn timeouts_count_while_a_gang_trains() {
     }
     assert_eq!(node.levels(), [(Rule::PortTimeouts, Level::Warning)].into());
     node.port_for(11 * MINUTE, &seen);
+    assert_eq!(node.conditions(), []);
+    // One every few seconds, with good readings in between.
+    let mut node = Node::new();
+    node.port_for(1, &seen);
+    node.grow(&mut seen, Counter::LocalAckTimeout, 1);
+    assert_eq!(node.conditions(), [], "a single one");
+    node.port_for(5, &seen);
+    node.grow(&mut seen, Counter::LocalAckTimeout, 1);
+    let condition = node.condition(Rule::PortTimeouts).unwrap();
+    assert_eq!(condition.level, Level::Warning);
+    assert_eq!(condition.evidence, "2 local_ack_timeout_err in 10 minutes");
+    // One in twenty minutes is none of it.
+    let mut node = Node::new();
+    for _ in 0..10 {
+        node.grow(&mut seen, Counter::LocalAckTimeout, 1);
+        node.port_for(20 * MINUTE, &seen);
+    }
     assert_eq!(node.conditions(), []);
 }
 
