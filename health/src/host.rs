@@ -129,6 +129,8 @@ pub fn on_agent(part: &mut Part, agent: &Agent, at: At) {
         })
     });
     part.check(Rule::AgentMemory, memory, at);
+    let reason = "the agent runs out of file descriptors";
+    near(part, Rule::AgentDescriptors, agent.descriptors, LIMIT_NEAR, reason, at);
 }
 
 pub fn on_collector(part: &mut Part, collector: &Collector, at: At) {

@@ -469,6 +469,8 @@ pub struct Agent {
     /// How late the agent's loop was, milliseconds.
     pub loop_lag_ms: Option<u64>,
     pub rss_bytes: Option<u64>,
+    /// Files that it has open, of those that it may.
+    pub descriptors: Usage,
 }
 
 /// How one run of a collector ended.

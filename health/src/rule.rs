@@ -563,6 +563,10 @@ rules! {
         "the agent itself uses more than 256 MiB: warning",
         "report it; restarting the agent disturbs no job",
     }
+    AgentDescriptors "agent-descriptors" 25 Node Warning CheckUserAppAndGpu {
+        "the agent has more than 80 % of the files open that it may: warning",
+        "raise LimitNOFILE of the agent; it is a leak if that does not last",
+    }
     RdmaDevices "rdma-devices" 26 Node Degraded CheckUserAppAndGpu {
         "fewer uverbs devices than RDMA devices, or fewer umad devices than before, 3 readings in a row: degraded",
         "give the container its RDMA devices",

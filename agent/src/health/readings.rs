@@ -167,6 +167,10 @@ impl Translator {
             out.push(Reading::Agent(Agent {
                 loop_lag_ms: Some(readings.lag_ms),
                 rss_bytes: host.agent.memory_bytes,
+                descriptors: Usage {
+                    used: host.agent.open_files,
+                    limit: host.agent.open_files_limit,
+                },
             }));
         }
         if let Some(storage) = self.news("storage", &readings.storage) {

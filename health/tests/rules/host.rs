@@ -194,12 +194,13 @@ fn row_23_what_the_kernel_says() {
 
 #[test]
 fn row_25_the_agent_itself() {
-    let agent = |loop_lag_ms, rss: u64| {
-        let rss_bytes = Some(rss << 20);
-        Reading::Agent(Agent { loop_lag_ms: Some(loop_lag_ms), rss_bytes })
+    let agent = |loop_lag_ms, rss: u64, files| {
+        let (loop_lag_ms, rss_bytes) = (Some(loop_lag_ms), Some(rss << 20));
+        Reading::Agent(Agent { loop_lag_ms, rss_bytes, descriptors: usage(files, 1_000) })
     };
-    let good = agent(1_000, 256);
+    let good = agent(1_000, 256, 800);
     quiet(&good);
-    polled(&agent(1_001, 1), &good, Rule::AgentLag, Level::Warning);
-    polled(&agent(1, 257), &good, Rule::AgentMemory, Level::Warning);
+    polled(&agent(1_001, 1, 1), &good, Rule::AgentLag, Level::Warning);
+    polled(&agent(1, 257, 1), &good, Rule::AgentMemory, Level::Warning);
+    polled(&agent(1, 1, 801), &good, Rule::AgentDescriptors, Level::Warning);
 }

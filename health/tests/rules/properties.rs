@@ -183,8 +183,8 @@ fn any_reading() -> impl Strategy<Value = Reading> {
         1 => word().prop_map(|text| {
             Reading::Kernel(KernelLine { class: KernelClass::HungTask, text })
         }),
-        1 => (maybe(), maybe()).prop_map(|(loop_lag_ms, rss_bytes)| {
-            Reading::Agent(Agent { loop_lag_ms, rss_bytes })
+        1 => (maybe(), maybe(), limited()).prop_map(|(loop_lag_ms, rss_bytes, descriptors)| {
+            Reading::Agent(Agent { loop_lag_ms, rss_bytes, descriptors })
         }),
         1 => (word(), outcome)
             .prop_map(|(name, outcome)| Reading::Collector(Collector { name, outcome })),

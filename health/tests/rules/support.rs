@@ -132,7 +132,11 @@ pub fn healthy() -> Vec<Reading> {
         Reading::Descriptors(usage(900, 1_000_000)),
         Reading::Tasks(Tasks { stuck: Some(Vec::new()), zombies: Some(3) }),
         Reading::ClockOffset(-12),
-        Reading::Agent(Agent { loop_lag_ms: Some(2), rss_bytes: Some(20 << 20) }),
+        Reading::Agent(Agent {
+            loop_lag_ms: Some(2),
+            rss_bytes: Some(20 << 20),
+            descriptors: usage(500, 65_536),
+        }),
         Reading::Collector(Collector { name: "nvml".to_owned(), outcome: Outcome::Good }),
     ];
     readings.extend((0..8).map(|index| Reading::Gpu(Box::new(gpu(index)))));
