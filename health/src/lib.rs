@@ -49,6 +49,7 @@ pub use saved::{Oddities, Saved};
 
 use clock::{At, Clock};
 use part::Part;
+use port::Siblings;
 use reading::Counter;
 use rule::{DAY_MS, MINUTE_MS};
 use series::Series;
@@ -145,7 +146,8 @@ impl Engine {
                 if !port.excluded && !self.config.excluded_devices.contains(&port.device) {
                     let nccl = self.nccl;
                     let component = Component::port(&port.device, port.port);
-                    self.with(component, at, |part| port::on_port(part, port, nccl, at));
+                    let siblings = self.siblings(&component, port);
+                    self.with(component, at, |part| port::on_port(part, port, siblings, nccl, at));
                 }
             }
             Reading::NcclError(_) => {
@@ -237,6 +239,7 @@ impl Engine {
             Rule::XidRepeated => part.app_xids.clear(),
             Rule::PortState | Rule::PortDrop => {
                 part.facts.was_active = false;
+                part.facts.stands_apart = true;
                 part.facts.down_since = None;
             }
             Rule::NvlinkDown => part.facts.most_links = 0,
@@ -293,6 +296,15 @@ impl Engine {
         let part = self.parts.entry(component).or_default();
         part.seen = at.ms;
         read(part);
+    }
+
+    /// The other ports of its kind, where they can be compared with.
+    fn siblings(&self, component: &Component, port: &reading::Port) -> Option<Siblings> {
+        let kind = port.kind.as_ref()?;
+        let others = self.parts.iter().filter(|(other, _)| *other != component);
+        let looks = others.filter_map(|(_, part)| part.look.as_ref());
+        let gpus = self.registered.as_ref()?.len();
+        Siblings::of(looks.filter(|look| look.kind == *kind), gpus)
     }
 
     fn on_ports(&mut self, ports: &reading::Ports, at: At) {

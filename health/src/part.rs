@@ -6,6 +6,7 @@ use gangline_common::ids::JobId;
 
 use crate::clock::At;
 use crate::latch::{Bad, Latch};
+use crate::port::Look;
 use crate::reading::Counter;
 use crate::rule::{DAY_MS, MINUTE_MS, Rule};
 use crate::series::{Baseline, Events, Habit, LastMinute, Minutes, Series, Step};
@@ -27,6 +28,8 @@ pub struct Part {
     pub link_downs: Events,
     pub outages: Events,
     pub retrainings: LastMinute,
+    /// What the port was like at its last reading.
+    pub look: Option<Look>,
     pub facts: Facts,
     /// What somebody said cannot be seen, and why.
     pub blind: BTreeMap<Rule, String>,
@@ -38,6 +41,8 @@ pub struct Part {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Facts {
     pub was_active: bool,
+    /// An operator does not mind that it differs from its siblings.
+    pub stands_apart: bool,
     pub down_since: Option<u64>,
     pub most_links: u32,
     pub most_umad: u32,

@@ -8,11 +8,16 @@ use crate::part::Part;
 use crate::reading::{Counter, PhysicalState, Port, PortState, Ports};
 use crate::rule::{Level, MINUTE_MS, Rule};
 use crate::series::{Series, Step};
+use crate::text;
 
 /// A port that was down for so long and came back has had an outage.
 const OUTAGE_MS: u64 = 25_000;
 const DROP_MS: u64 = 4 * MINUTE_MS;
 const FLAPS: usize = 3;
+/// So many others must be up before a port is compared with them.
+const LEAST_UP: usize = 3;
+/// A kind with a longer name, in bytes, has no siblings.
+const MAX_KIND: usize = 80;
 const FLAP_HOURS: u64 = 12;
 /// A lost link and an NCCL error within so long belong together.
 pub const TOGETHER_MS: u64 = 5 * MINUTE_MS;
@@ -37,9 +42,52 @@ const LOSS: [Counter; 4] = [
 ];
 const REQUESTS: [Counter; 2] = [Counter::ReqCqeError, Counter::RespCqeError];
 
+/// What a port was like at a reading.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Look {
+    pub kind: String,
+    up: bool,
+    rate_gbps: Option<f64>,
+}
+
+/// The other ports of a kind that a node has for its GPUs. Nearly all of them are up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Siblings {
+    others: usize,
+    up: usize,
+    /// The rate that nearly all of those have that are up.
+    rate_gbps: Option<f64>,
+}
+
+impl Siblings {
+    /// `None` where nothing follows from what the others are like. A port without a cable looks like one
+    /// with a bad one, and healthy nodes have such: spare ports, second ports of storage adapters. So
+    /// there must be as many of the kind as GPUs (or a multiple, or a whole part), and of them at least
+    /// three others that are up, and three in four.
+    pub fn of<'a>(others: impl Iterator<Item = &'a Look>, gpus: usize) -> Option<Self> {
+        let others: Vec<&Look> = others.collect();
+        let ports = others.len() + 1;
+        let are_for_gpus = gpus > 0 && (ports.is_multiple_of(gpus) || gpus.is_multiple_of(ports));
+        let up: Vec<&&Look> = others.iter().filter(|look| look.up).collect();
+        if !are_for_gpus || up.len() < LEAST_UP || up.len() * 4 < ports * 3 {
+            return None;
+        }
+        let mut rates: Vec<f64> = up.iter().filter_map(|look| look.rate_gbps).collect();
+        rates.sort_by(f64::total_cmp);
+        let rate_gbps = rates.get(rates.len() / 4).copied().filter(|_| rates.len() >= LEAST_UP);
+        Some(Siblings { others: others.len(), up: up.len(), rate_gbps })
+    }
+}
+
 /// One reading of a port; `nccl` is when a gang here last failed with an NCCL error.
-pub fn on_port(part: &mut Part, port: &Port, nccl: Option<u64>, at: At) {
-    state(part, port, at);
+pub fn on_port(
+    part: &mut Part,
+    port: &Port,
+    siblings: Option<Siblings>,
+    nccl: Option<u64>,
+    at: At,
+) {
+    state(part, port, siblings, at);
     let steps = Steps::new(part, port, at);
     link_downed(part, &steps, nccl, at);
     broken(part, &steps, at);
@@ -98,7 +146,7 @@ fn listed(grown: &[(Counter, u64)]) -> String {
     words.join(", ")
 }
 
-fn state(part: &mut Part, port: &Port, at: At) {
+fn state(part: &mut Part, port: &Port, siblings: Option<Siblings>, at: At) {
     let up = match (port.state, port.physical) {
         (None, None) => None,
         (state, physical) => Some(
@@ -106,33 +154,43 @@ fn state(part: &mut Part, port: &Port, at: At) {
                 && matches!(physical, None | Some(PhysicalState::LinkUp)),
         ),
     };
-    if up == Some(true) {
-        part.facts.was_active = true;
+    if let (Some(kind), Some(up)) = (&port.kind, up)
+        && kind.len() <= MAX_KIND
+    {
+        let kind = kind.clone();
+        part.look = Some(Look { kind, up, rate_gbps: port.rate_gbps.filter(|r| r.is_finite()) });
     }
-    // A port that nobody expects and that never was up has no cable, and needs none.
-    let wanted = port.expected.unwrap_or(part.facts.was_active);
+    let siblings = siblings.filter(|_| !part.facts.stands_apart);
+    if up == Some(true) && !std::mem::replace(&mut part.facts.was_active, true) {
+        // The first time is not the end of an outage.
+        part.facts.down_since = port.expected.and(part.facts.down_since);
+    }
+    // A port that nobody expects and that never was up has no cable, and needs none, unless nearly all
+    // of its kind have one.
+    let wanted = match port.expected {
+        Some(expected) => expected,
+        None => part.facts.was_active || is_missed(part, port, up, siblings, at),
+    };
     let Some(up) = up.filter(|_| wanted) else {
         let known = up.map(|_| None);
         part.check(Rule::PortState, known.clone(), at);
         part.check(Rule::PortDrop, known, at);
         return;
     };
-    let slow = match (port.rate_gbps, port.expected_rate_gbps) {
-        (Some(rate), Some(full)) if rate < full => Some((rate, full)),
-        _ => None,
-    };
+    let below = |full: Option<f64>| port.rate_gbps.zip(full).filter(|(rate, full)| rate < full);
+    let slower_than_it_was =
+        below(port.expected_rate_gbps).zip(Some("the port is slower than it can be"));
+    let slower_than_others = below(siblings.and_then(|siblings| siblings.rate_gbps))
+        .zip(Some("the port is slower than its siblings"));
     let bad = if up {
-        slow.map(|(rate, full)| {
+        slower_than_it_was.or(slower_than_others).map(|((rate, full), reason)| {
             let evidence = format!("{rate} of {full} Gb/s");
-            Bad::new(
-                Rule::PortState,
-                Level::Degraded,
-                "the port is slower than it can be",
-                evidence,
-            )
+            Bad::new(Rule::PortState, Level::Degraded, reason, evidence)
         })
     } else {
+        let never = !part.facts.was_active && port.expected.is_none();
         let reason = match port.physical {
+            _ if never => "the port was never up, and its siblings are",
             Some(PhysicalState::Polling) => "the port is down: cable or switch side",
             Some(PhysicalState::Disabled) => "the port is down: switched off by somebody",
             _ => "the port is down",
@@ -140,11 +198,31 @@ fn state(part: &mut Part, port: &Port, at: At) {
         let word = |seen: Option<String>| seen.unwrap_or("not read".to_owned());
         let state = word(port.state.map(|state| format!("{state:?}")));
         let physical = word(port.physical.map(|state| format!("{state:?}")));
-        let evidence = format!("state {state}, physical state {physical}");
+        let others = siblings.filter(|_| never).map_or(String::new(), |siblings| {
+            format!("; {} of {} others of its kind are up", siblings.up, siblings.others)
+        });
+        let evidence = format!("state {state}, physical state {physical}{others}");
         Some(Bad::new(Rule::PortState, Level::Degraded, reason, evidence))
     };
     part.check(Rule::PortState, Some(bad), at);
     outage(part, up, at);
+}
+
+/// Whether a port that was never up has been down for so long that it is not merely coming up, beside
+/// siblings that are up. Disabled is somebody's decision.
+fn is_missed(
+    part: &mut Part,
+    port: &Port,
+    up: Option<bool>,
+    siblings: Option<Siblings>,
+    at: At,
+) -> bool {
+    let is_odd = siblings.is_some() && port.physical != Some(PhysicalState::Disabled);
+    if up != Some(false) || !is_odd {
+        part.facts.down_since = part.facts.down_since.filter(|_| up.is_none());
+        return false;
+    }
+    at.since(*part.facts.down_since.get_or_insert(at.ms)) > DROP_MS
 }
 
 /// How long it has been down, and how often it came back.
@@ -364,7 +442,7 @@ fn unreadable(part: &mut Part, port: &Port) {
     const SHOWN: usize = 4;
     let names: Vec<&str> = port.unreadable.iter().take(SHOWN).map(String::as_str).collect();
     let why = format!("{} files cannot be read: {}", port.unreadable.len(), names.join(" "));
-    part.blind.insert(Rule::PortState, crate::text::clean(&why, crate::latch::MAX_REASON));
+    part.blind.insert(Rule::PortState, text::clean(&why, crate::latch::MAX_REASON));
 }
 
 /// The ports as a set: how many, and their character devices.

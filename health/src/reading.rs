@@ -243,6 +243,8 @@ pub struct Ports {
 pub struct Port {
     pub device: String,
     pub port: u32,
+    /// Ports of one kind (adapter, board, link layer) are compared with each other; `None`: not known.
+    pub kind: Option<String>,
     /// A port of management or storage, by the node's configuration: no rule applies.
     pub excluded: bool,
     /// Whether it should be up; `None`: once it has been up.

@@ -428,7 +428,7 @@ rules! {
         before_start: start(Check::Gpus, Level::Degraded),
     }
     PortState "port-state" 14 Port Degraded HardwareInspection {
-        "an RDMA port is not ACTIVE, its link not up, or its rate below the full one: degraded",
+        "an RDMA port that was up is not ACTIVE, or its link not up, or its rate below the highest that it had; or one that differs from nearly all others of its kind (never up for 4 minutes, or slower): degraded",
         "check cable and switch port; Disabled was somebody's decision",
     }
     PortDrop "port-drop" 14 Port Degraded HardwareInspection {

@@ -61,6 +61,7 @@ struct SavedPart {
     link_downs: Vec<u64>,
     outages: Vec<u64>,
     was_active: bool,
+    stands_apart: bool,
     down_since: Option<u64>,
     most_links: u32,
     most_umad: u32,
@@ -144,6 +145,7 @@ fn save(component: &Component, part: &Part) -> SavedPart {
         link_downs: part.link_downs.at.iter().copied().collect(),
         outages: part.outages.at.iter().copied().collect(),
         was_active: part.facts.was_active,
+        stands_apart: part.facts.stands_apart,
         down_since: part.facts.down_since,
         most_links: part.facts.most_links,
         most_umad: part.facts.most_umad,
@@ -193,6 +195,7 @@ fn restore(saved: &SavedPart, now: u64) -> Part {
     part.outages = events(&saved.outages, now);
     part.facts = Facts {
         was_active: saved.was_active,
+        stands_apart: saved.stands_apart,
         down_since: saved.down_since.map(|ms| ms.min(now)),
         most_links: saved.most_links,
         most_umad: saved.most_umad,

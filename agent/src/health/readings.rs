@@ -535,6 +535,7 @@ fn ports(rdma: &RdmaReading, registered: &Registered, in_use: bool, out: &mut Ve
         out.push(Reading::Port(Box::new(Port {
             device: device.name.clone(),
             port: port.number,
+            kind: kind(device, port),
             state: port.state.as_ref().map(|state| PortState::from_sysfs(&state.name)),
             physical: port
                 .physical_state
@@ -551,6 +552,12 @@ fn ports(rdma: &RdmaReading, registered: &Registered, in_use: bool, out: &mut Ve
             ..Port::default()
         })));
     }
+}
+
+/// The adapter by its type and board, which tells single from dual ports, and what is spoken on the link.
+fn kind(device: &RdmaDevice, port: &rdma::Port) -> Option<String> {
+    let (adapter, link) = (device.hca_type.as_ref()?, port.link_layer?);
+    Some(format!("{adapter} {} {link:?}", device.board_id.as_deref().unwrap_or_default()))
 }
 
 fn usage_of(room: &Room) -> (Usage, Usage) {

@@ -4,7 +4,7 @@ use gangline_common::ids::GangId;
 use gangline_health::reading::{Counter, PhysicalState, Port, PortState, Ports};
 use gangline_health::{Component, Level, Reading, Rule};
 
-use crate::support::{DAY, HOUR, MINUTE, Node, port, port_part, ports};
+use crate::support::{DAY, HOUR, MINUTE, Node, gpu_set, port, port_part, ports};
 
 fn down() -> Port {
     Port { state: Some(PortState::Down), physical: Some(PhysicalState::Polling), ..port(0) }
@@ -510,6 +510,126 @@ fn row_26_lost_character_devices_take_three_readings() {
     let mut node = Node::new();
     node.see_for(10, &Reading::Ports(Ports { umad: Some(0), ..ports(8) }));
     assert_eq!(node.conditions(), []);
+}
+
+/// Ports as an agent tells of them that was never told what to expect.
+fn of_kind(kind: &str, index: usize, up: bool, rate: f64) -> Port {
+    let (state, physical) = match up {
+        true => (PortState::Active, PhysicalState::LinkUp),
+        false => (PortState::Down, PhysicalState::Polling),
+    };
+    Port {
+        kind: Some(kind.to_owned()),
+        expected: None,
+        expected_rate_gbps: None,
+        state: Some(state),
+        physical: Some(physical),
+        rate_gbps: Some(rate),
+        ..port(index)
+    }
+}
+
+/// A node with so many GPUs, and its ports once a second for so long.
+fn with_ports(gpus: usize, seconds: u64, ports: &[Port]) -> Node {
+    let mut node = Node::new();
+    node.see(&Reading::GpuSet(gpu_set(gpus)));
+    ports_for(&mut node, seconds, ports);
+    node
+}
+
+fn ports_for(node: &mut Node, seconds: u64, ports: &[Port]) {
+    for _ in 0..seconds {
+        node.now += 1;
+        ports.iter().for_each(|port| node.see(&Reading::Port(Box::new(port.clone()))));
+    }
+}
+
+#[test]
+fn a_port_that_was_never_up_is_missed_where_nearly_all_of_its_kind_are() {
+    let fabric =
+        |dead: usize| (0..8).map(|n| of_kind("CX7", n, n >= dead, 400.0)).collect::<Vec<_>>();
+    let mut node = with_ports(8, 4 * MINUTE, &fabric(1));
+    assert_eq!(node.conditions(), [], "it may only be coming up");
+    ports_for(&mut node, 4, &fabric(1));
+    let condition = node.condition(Rule::PortState).unwrap();
+    assert_eq!((condition.level, &condition.component), (Level::Degraded, &port_part(0)));
+    assert_eq!(condition.reason, "the port was never up, and its siblings are");
+    let evidence = "state Down, physical state Polling; 7 of 7 others of its kind are up";
+    assert_eq!(condition.evidence, evidence);
+    // It is still missed after a restart, and well once it is up: that is no end of an outage.
+    node.restart(10);
+    ports_for(&mut node, 5, &fabric(1));
+    assert_eq!(node.level(Rule::PortState), Some(Level::Degraded));
+    ports_for(&mut node, 11 * MINUTE, &fabric(0));
+    assert_eq!(node.conditions(), []);
+    for outage in 1..=3 {
+        assert_eq!(node.level(Rule::PortFlap), None, "{outage}");
+        ports_for(&mut node, 30, &fabric(1));
+        ports_for(&mut node, 1, &fabric(0));
+    }
+    assert_eq!(node.level(Rule::PortFlap), Some(Level::NoNewJobs));
+
+    // Two of eight are, three are not: then it is how the node is.
+    assert_eq!(with_ports(8, 5 * MINUTE, &fabric(2)).conditions().len(), 4);
+    assert_eq!(with_ports(8, HOUR, &fabric(3)).conditions(), []);
+    // Four for eight GPUs, or sixteen.
+    for ports in [4, 16] {
+        let ports: Vec<Port> = (0..ports).map(|n| of_kind("CX7", n, n > 0, 400.0)).collect();
+        assert_eq!(with_ports(8, 5 * MINUTE, &ports).conditions().len(), 2, "{}", ports.len());
+    }
+    // Somebody's decision, and a node that has one port more than GPUs, none of which is for it.
+    let mut off = fabric(1);
+    off[0].physical = Some(PhysicalState::Disabled);
+    assert_eq!(with_ports(8, HOUR, &off).conditions(), []);
+    let spare: Vec<Port> = (0..9).map(|n| of_kind("CX7", n, n > 0, 400.0)).collect();
+    assert_eq!(with_ports(8, HOUR, &spare).conditions(), []);
+    assert_eq!(with_ports(0, HOUR, &fabric(1)).conditions(), []);
+}
+
+#[test]
+fn a_port_that_was_always_slower_than_its_siblings_is_degraded() {
+    let fabric = |slow: usize| {
+        let rate = move |n| if n < slow { 200.0 } else { 400.0 };
+        (0..8).map(|n| of_kind("CX7", n, true, rate(n))).collect::<Vec<_>>()
+    };
+    let node = with_ports(8, 3, &fabric(1));
+    let condition = node.condition(Rule::PortState).unwrap();
+    assert_eq!(condition.reason, "the port is slower than its siblings");
+    assert_eq!(condition.evidence, "200 of 400 Gb/s");
+    assert_eq!(node.conditions().len(), 1);
+    assert_eq!(with_ports(8, 3, &fabric(2)).conditions().len(), 2);
+    for slow in [0, 3, 4, 7] {
+        assert_eq!(with_ports(8, MINUTE, &fabric(slow)).conditions(), [], "{slow}");
+    }
+}
+
+#[test]
+fn adapters_of_storage_and_management_that_are_partly_unused_are_no_fault() {
+    let mut all: Vec<Port> = (0..8).map(|n| of_kind("CX7 single", n, true, 400.0)).collect();
+    // Two dual ones of which one port each has a cable; and a card of another speed.
+    all.extend((8..12).map(|n| of_kind("CX7 dual", n, n % 2 == 0, 200.0)));
+    all.extend((12..14).map(|n| of_kind("CX6", n, n == 12, 100.0)));
+    all.push(Port { kind: None, ..of_kind("", 14, false, 10.0) });
+    let mut node = with_ports(8, HOUR, &all);
+    assert_eq!(node.conditions(), []);
+    node.restart(10);
+    ports_for(&mut node, HOUR, &all);
+    assert_eq!(node.conditions(), []);
+}
+
+#[test]
+fn an_operator_may_leave_a_port_that_differs_from_its_siblings() {
+    for sick in [of_kind("CX7", 0, false, 0.0), of_kind("CX7", 0, true, 100.0)] {
+        let mut ports: Vec<Port> = (1..8).map(|n| of_kind("CX7", n, true, 400.0)).collect();
+        ports.push(sick);
+        let mut node = with_ports(8, 5 * MINUTE, &ports);
+        assert!(node.clear(Rule::PortState, &port_part(0)));
+        node.clear(Rule::PortDrop, &port_part(0));
+        ports_for(&mut node, HOUR, &ports);
+        node.restart(10);
+        ports_for(&mut node, HOUR, &ports);
+        assert_eq!(node.conditions(), []);
+    }
 }
 
 #[test]

@@ -106,6 +106,7 @@ fn any_port() -> impl Strategy<Value = Reading> {
                     [usize::from(n) % 3]
             };
             Reading::Port(Box::new(Port {
+                kind: in_use.map(|_| format!("kind {port}")),
                 device,
                 port,
                 excluded: false,
