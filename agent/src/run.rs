@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::code::Code;
-use crate::collectors::NewestReadings;
 use crate::collectors::accelerator::{self, AcceleratorError, Accelerators, opened};
 use crate::collectors::host::Roots;
 use crate::collectors::nvml::DEFAULT_TIMEOUT;
 use crate::collectors::shared::{self, SharedCollector};
+use crate::collectors::{NewestReadings, nvswitch};
 use crate::config::{Config, CoordinatorAddress, OnSigterm};
 use crate::driver::{self, Driver, Input, MAILBOX, Outlook};
 use crate::durable::private_directory;
@@ -227,6 +227,7 @@ impl Agent {
             boot_id: gangline_common::time::boot_id(),
             shadow: config.health_trial.clone(),
             excluded_devices: config.rdma_exclude.clone(),
+            nvswitch: nvswitch::is_on_bus(&Roots::default()),
         };
         let (health, gate) = health::Watch::new(&config.state_dir, rules, health);
         let try_shared = gate.try_shared();

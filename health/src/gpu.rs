@@ -74,7 +74,8 @@ fn handle_text(handle: &Handle) -> String {
     }
 }
 
-pub fn on_gpu(part: &mut Part, gpu: &Gpu, at: At) {
+/// One reading of a GPU; `nvswitch` is whether the GPUs here are joined by NVSwitch.
+pub fn on_gpu(part: &mut Part, gpu: &Gpu, nvswitch: Option<bool>, at: At) {
     let handle = gpu.handle.as_ref().map(|handle| {
         let (level, reason) = match handle {
             Handle::Good => return None,
@@ -91,8 +92,8 @@ pub fn on_gpu(part: &mut Part, gpu: &Gpu, at: At) {
     heat(part, gpu, at);
     part.check(Rule::PcieLink, gpu.pcie.and_then(pcie), at);
     replays(part, gpu.pcie_replays, at);
-    nvlink::on_links(part, &gpu.nvlinks, gpu.nvswitch, at);
-    part.check(Rule::Fabric, gpu.fabric.map(|fabric| self::fabric(fabric, gpu.nvswitch)), at);
+    nvlink::on_links(part, &gpu.nvlinks, nvswitch, at);
+    part.check(Rule::Fabric, gpu.fabric.map(|fabric| self::fabric(fabric, nvswitch)), at);
     let persistence = gpu.persistence.map(|on| {
         let off = Bad::new(Rule::Persistence, Level::Info, "persistence mode is off", "");
         (!on).then_some(off)

@@ -70,6 +70,8 @@ pub struct Config {
     pub shadow: BTreeSet<Rule>,
     /// RDMA devices of management and storage: no rule applies to them.
     pub excluded_devices: BTreeSet<String>,
+    /// NVSwitches are on the bus: the GPUs are joined by them, whatever those say of a fabric.
+    pub nvswitch: bool,
 }
 
 /// The health of one node.
@@ -132,7 +134,9 @@ impl Engine {
                 }
             }
             Reading::Gpu(gpu) => {
-                self.with(Component::gpu(&gpu.uuid), at, |part| gpu::on_gpu(part, gpu, at));
+                let nvswitch = if self.config.nvswitch { Some(true) } else { gpu.nvswitch };
+                let component = Component::gpu(&gpu.uuid);
+                self.with(component, at, |part| gpu::on_gpu(part, gpu, nvswitch, at));
             }
             Reading::Xid(xid) => {
                 let component = xid.gpu.as_ref().map_or(Component::Node, Component::gpu);

@@ -89,7 +89,7 @@ pub struct Gpu {
     pub pcie_replays: Option<u64>,
     /// Links that the GPU has; empty where links cannot be read.
     pub nvlinks: Vec<Nvlink>,
-    /// Whether the GPUs of this machine are joined by NVSwitch.
+    /// Whether the GPUs of this machine are joined by NVSwitch, by what this one says of a fabric.
     pub nvswitch: Option<bool>,
     pub fabric: Option<Fabric>,
     pub persistence: Option<bool>,

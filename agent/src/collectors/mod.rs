@@ -5,6 +5,7 @@ pub mod accelerator;
 pub mod host;
 pub mod kernel;
 pub mod nvml;
+pub mod nvswitch;
 pub mod owner;
 pub mod rdma;
 pub mod shared;

@@ -3,7 +3,7 @@
 use gangline_health::reading::{
     Collector, Fabric, Gpu, GpuSet, Handle, Nvlink, Outcome, Pcie, Process, RecoveryAction,
 };
-use gangline_health::{Action, Component, Level, Reading, Rule, State};
+use gangline_health::{Action, Component, Config, Level, Reading, Rule, State};
 
 use crate::support::{DAY, MINUTE, Node, gpu, gpu_id, gpu_part, gpu_set};
 
@@ -325,6 +325,22 @@ fn row_10_an_nvlink_that_is_down() {
     // Links that cannot be read say nothing.
     let node = of(|gpu| gpu.nvlinks.iter_mut().for_each(|link| link.active = None));
     assert_eq!(node.conditions(), []);
+}
+
+#[test]
+fn row_10_a_machine_with_switches_on_the_bus_needs_no_gpu_to_say_so() {
+    for nvswitch in [None, Some(false)] {
+        // An A100 has no fabric state.
+        let fabric = Some(Fabric::NotSupported);
+        let mut sick = Gpu { nvswitch, fabric, ..gpu(0) };
+        let config = Config { nvswitch: true, ..Config::default() };
+        let mut node = Node::with(config);
+        node.gpu_for(10, &sick);
+        assert_eq!(node.conditions(), []);
+        sick.nvlinks[4].active = Some(false);
+        node.gpu_for(2, &sick);
+        assert_eq!(node.levels(), [(Rule::NvlinkDown, Level::Fatal)].into());
+    }
 }
 
 #[test]
