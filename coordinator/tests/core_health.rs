@@ -369,6 +369,29 @@ fn an_operator_ends_what_stands_and_the_agent_is_told_until_it_has_heard() {
 }
 
 #[test]
+fn what_is_worse_than_what_an_operator_has_ended_stands_although_it_began_as_that() {
+    for worse in [
+        Condition { reason: "Xid 48".to_owned(), ..condition("gpu:x", Level::Fatal) },
+        Condition { rule: "port".to_owned(), ..condition("port:mlx5_0/1", Level::Fatal) },
+    ] {
+        let mut fleet = nodes(1);
+        let milder = match worse.rule.as_str() {
+            "port" => Condition { level: Level::NoNewJobs, ..worse.clone() },
+            _ => condition("gpu:x", Level::Fatal),
+        };
+        say(&mut fleet, "n1", vec![milder.clone()]);
+        fleet.disconnect("n1");
+        fleet.maintain("n1", Maintenance::Resume);
+        fleet.connect("n1");
+        say(&mut fleet, "n1", vec![milder]);
+        assert!(fleet.node("n1").is_open());
+        say(&mut fleet, "n1", vec![worse]);
+        assert!(is_cordoned(&fleet, "n1"));
+        assert!(fleet.node("n1").cleared.is_empty());
+    }
+}
+
+#[test]
 fn what_an_operator_has_ended_stays_ended_over_a_restart_before_the_agent_has_heard() {
     let mut fleet = nodes(1);
     let fatal = condition("node", Level::Fatal);

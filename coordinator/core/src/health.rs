@@ -248,7 +248,12 @@ impl Core {
         if !told.is_empty() {
             self.told.insert(id.clone(), told);
         }
-        for News { kind, text } in &news {
+        let known = node.cleared.clone();
+        for News { kind, text, worse } in &news {
+            // Not what the operator has ended.
+            if let Some(worse) = worse {
+                node.cleared.remove(worse);
+            }
             if *kind != INFO {
                 let word = kind.trim_start_matches("node.");
                 note(&mut node, now, word, HEALTH, text.clone());
@@ -257,7 +262,6 @@ impl Core {
         }
         let still: BTreeSet<ClearedCondition> =
             health.conditions.iter().map(Condition::key).collect();
-        let known = node.cleared.clone();
         node.cleared.retain(|condition| still.contains(condition));
         self.diagnosed.insert(id.clone());
         if self.resumed_unheard.remove(id) {
@@ -505,6 +509,8 @@ struct News {
     /// Of the notice.
     kind: &'static str,
     text: String,
+    /// The condition stood before, and was milder or had another reason.
+    worse: Option<ClearedCondition>,
 }
 
 /// What is told: conditions that are new, worse or milder, that stand for another reason, and that ended.
@@ -527,13 +533,16 @@ fn news(before: &Health, after: &Health, told: &mut Told, told_until_ms: Option<
                 continue;
             }
             let kind = if worst == Level::Info { INFO } else { "node.condition" };
-            news.push(News { kind, text: shown(condition) });
+            let is_worse = old.is_some_and(|old| old.level < condition.level);
+            let worse = (is_worse || has_another_reason).then(|| condition.key());
+            news.push(News { kind, text: shown(condition), worse });
         }
     }
     for old in &before.conditions {
         if !after.conditions.iter().any(|condition| same(old, condition)) {
             let kind = if old.level == Level::Info { INFO } else { "node.healed" };
-            news.push(News { kind, text: format!("{} on {} is over", old.rule, old.component) });
+            let text = format!("{} on {} is over", old.rule, old.component);
+            news.push(News { kind, text, worse: None });
         }
     }
     if !told.is_empty() {
