@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::routing::post;
 use fixture::{ADMIN, ALICE, BOB, CAROL, DAVE, Fixture, SPEC};
 use gangline_common::time::Timestamp;
@@ -64,6 +65,9 @@ impl Came {
     }
 }
 
+/// The pause that every endpoint here asks for with its 429, in seconds.
+const PAUSE: &str = "1";
+
 /// What an endpoint answers to its n-th request, from 0, and once it is well; `None` for never.
 type Answers = fn(usize, bool) -> Option<u16>;
 
@@ -108,14 +112,22 @@ impl Endpoint {
     }
 }
 
-async fn take(State(endpoint): State<Endpoint>, headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn take(
+    State(endpoint): State<Endpoint>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, HeaderMap) {
     let number = {
         let mut came = endpoint.came.lock().unwrap();
         came.push(Came { headers, body, at_ms: Timestamp::now().wall_ms });
         came.len() - 1
     };
     match (endpoint.answers)(number, endpoint.is_well.load(Ordering::Relaxed)) {
-        Some(status) => StatusCode::from_u16(status).unwrap(),
+        Some(status) => {
+            let pause = (RETRY_AFTER, HeaderValue::from_static(PAUSE));
+            let headers = (status == 429).then_some(pause).into_iter().collect();
+            (StatusCode::from_u16(status).unwrap(), headers)
+        }
         None => std::future::pending().await,
     }
 }
@@ -216,6 +228,39 @@ async fn what_cannot_be_told_is_a_dead_letter_and_the_next_one_is_told() {
     assert_eq!(letter["id"].as_str().unwrap(), came[0].id());
     assert_eq!((&letter["attempts"], &letter["cause"]), (&json!(3), &json!("it answered 500")));
     assert_eq!((&letter["kind"], &letter["object"]), (&json!("node.joined"), &json!("node gpu-1")));
+}
+
+/// A body that an endpoint does not want stays unwanted: the next one is told at once.
+#[tokio::test]
+async fn what_is_refused_for_good_has_one_attempt() {
+    let telling = Telling::start().await;
+    let endpoint = Endpoint::start(|number, _| Some(if number == 0 { 422 } else { 200 })).await;
+    telling.add("ops", &endpoint.url(), json!({ "events": ["node.joined"] })).await;
+    telling.node("gpu-1").await;
+    telling.node("gpu-2").await;
+    let came = endpoint.until("the next", |came| came.len() == 2).await;
+    assert_eq!(came[1].json()["object"], "node gpu-2");
+    let end = Instant::now() + LONG;
+    while telling.row("ops").await["delivered"] != 1 {
+        assert!(Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (_, dead) = telling.send(Method::GET, "/ops/dead?fleet=true", ADMIN, &json!({})).await;
+    let letter = &dead["dead"][0];
+    assert_eq!((&letter["attempts"], &letter["cause"]), (&json!(1), &json!("it answered 422")));
+}
+
+/// An endpoint that asks for a pause gets it, whatever the pace of attempts is.
+#[tokio::test]
+async fn who_asks_to_be_left_alone_is() {
+    let telling = Telling::start().await;
+    let endpoint = Endpoint::start(|number, _| Some(if number == 0 { 429 } else { 200 })).await;
+    telling.add("ops", &endpoint.url(), json!({})).await;
+    telling.node("gpu-1").await;
+    let came = endpoint.until("another attempt", |came| came.len() == 2).await;
+    assert_eq!(came[0].id(), came[1].id());
+    let waited_ms = came[1].at_ms.saturating_sub(came[0].at_ms);
+    assert!(waited_ms >= 950, "{waited_ms} ms after it asked for {PAUSE} s");
 }
 
 #[tokio::test]

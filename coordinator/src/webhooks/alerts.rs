@@ -37,8 +37,9 @@ const NAMES: [(&str, &str, &str); 15] = [
     ("webhook.test", "GanglineTest", "info"),
 ];
 
-/// The alert of something that has happened.
-pub(super) fn alert_of(cluster: &str, notice: &Notice) -> Option<Value> {
+/// The alert of something that has happened. It goes on from now, not from then: what is told late
+/// would be over when it comes.
+pub(super) fn alert_of(cluster: &str, notice: &Notice, now_ms: u64) -> Option<Value> {
     let (_, name, severity) = NAMES.iter().find(|(kind, ..)| *kind == notice.kind)?;
     let mut labels = labels(name, severity, cluster, &notice.object);
     labels.extend(notice.project.as_ref().map(|project| ("project", project.clone())));
@@ -46,7 +47,7 @@ pub(super) fn alert_of(cluster: &str, notice: &Notice) -> Option<Value> {
         "labels": labels,
         "annotations": { "summary": notice.reason },
         "startsAt": wall_text(notice.wall_ms),
-        "endsAt": wall_text(notice.wall_ms.saturating_add(LIFE_MS)),
+        "endsAt": wall_text(now_ms.max(notice.wall_ms).saturating_add(LIFE_MS)),
     }))
 }
 

@@ -7,7 +7,7 @@ use gangline_common::backoff::Backoff;
 use gangline_common::random;
 use gangline_common::time::Timestamp;
 use reqwest::Client;
-use reqwest::header::CONTENT_TYPE;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -28,6 +28,11 @@ const COMMIT: Duration = Duration::from_secs(1);
 const COMMIT_PASSED: Duration = Duration::from_secs(60);
 /// Wait before a store that could not be read is read again.
 const REREAD: Duration = Duration::from_secs(5);
+/// Answers that speak of the body, or of an end: another attempt would get the same. What speaks of
+/// the address or of a right, such as 404, may be a moment of its start.
+const REFUSALS: [u16; 5] = [400, 410, 413, 415, 422];
+/// The longest that an endpoint may ask to be left alone for.
+const LEFT_ALONE: Duration = Duration::from_secs(300);
 
 pub(super) struct Endpoint {
     parts: Parts,
@@ -122,26 +127,28 @@ impl Endpoint {
 
     /// Tells of one notice, or gives it up, or passes it over.
     async fn tell(&mut self, sender: &Sender, numbered: &Numbered) -> Result<(), Over> {
-        let body = self
-            .record
-            .wants(&numbered.notice)
-            .then(|| body(self.record.kind, &self.parts.cluster, numbered));
-        let Some(body) = body.flatten() else {
-            self.progress.cursor = numbered.sequence;
-            return self.commit_if_due(false).await;
-        };
         let Pace { wait: (shortest, longest), attempts, patience, .. } = self.parts.pace;
         let mut backoff = Backoff::new(shortest, longest);
+        let wanted = self.record.wants(&numbered.notice);
         let mut attempt = 1;
         loop {
+            // Made anew each time: an alert says until when it goes on.
+            let now_ms = Timestamp::now().wall_ms;
+            let body = wanted.then(|| {
+                let Endpoint { parts, record, .. } = &*self;
+                body(record.kind, &parts.cluster, numbered, now_ms)
+            });
+            let Some(body) = body.flatten() else { break };
             let signed = self.record.kind == WebhookKind::Generic;
-            let Err(cause) = sender.send(body.clone(), signed.then(|| numbered.id())).await else {
+            let sent = sender.send(body, signed.then(|| numbered.id())).await;
+            let Err(Failure { cause, again_after }) = sent else {
                 self.progress.delivered += 1;
                 break;
             };
             let name = &self.record.key.name;
-            let age_ms = Timestamp::now().wall_ms.saturating_sub(numbered.notice.wall_ms);
-            if attempt >= attempts || u128::from(age_ms) >= patience.as_millis() {
+            let age_ms = now_ms.saturating_sub(numbered.notice.wall_ms);
+            let tries_on = attempt < attempts && u128::from(age_ms) < patience.as_millis();
+            let Some(again_after) = again_after.filter(|_| tries_on) else {
                 tracing::warn!(webhook = name, notice = numbered.id(), cause, "given up");
                 self.progress.dead.push(DeadLetter {
                     id: numbered.id(),
@@ -152,13 +159,14 @@ impl Endpoint {
                     cause,
                 });
                 break;
-            }
+            };
             tracing::info!(webhook = name, notice = numbered.id(), attempt, cause, "not told");
             // What was told before must not be told again because this one takes long.
             self.commit().await?;
             attempt += 1;
             // Without random bits it goes on without jitter.
-            tokio::time::sleep(backoff.next_wait(random::number().unwrap_or(u64::MAX))).await;
+            let wait = backoff.next_wait(random::number().unwrap_or(u64::MAX));
+            tokio::time::sleep(wait.max(again_after)).await;
         }
         self.progress.cursor = numbered.sequence;
         self.commit_if_due(false).await
@@ -217,7 +225,7 @@ async fn tell_what_goes_on(parts: Parts, sender: &Sender) {
         let mut told = true;
         for some in alerts.chunks(AT_ONCE) {
             let body = Value::from(some.to_vec()).to_string().into_bytes();
-            if let Err(cause) = sender.send(body, None).await {
+            if let Err(Failure { cause, .. }) = sender.send(body, None).await {
                 tracing::info!(cause, "alerts not told; they are sent again");
                 told = false;
                 break;
@@ -237,6 +245,14 @@ async fn tell_what_goes_on(parts: Parts, sender: &Sender) {
     }
 }
 
+/// An attempt that counts as not told.
+struct Failure {
+    /// Without the address.
+    cause: String,
+    /// The least wait before another attempt; `None` where there is no use in one.
+    again_after: Option<Duration>,
+}
+
 struct Sender {
     client: Client,
     target: Target,
@@ -246,8 +262,8 @@ impl Sender {
     /// One attempt. The answer's body is not looked at.
     ///
     /// # Errors
-    /// Why it counts as not told, without the address.
-    async fn send(&self, body: Vec<u8>, signed_as: Option<String>) -> Result<(), String> {
+    /// Why it counts as not told.
+    async fn send(&self, body: Vec<u8>, signed_as: Option<String>) -> Result<(), Failure> {
         let mut request = self.client.post(self.target.url());
         request = request.header(CONTENT_TYPE, "application/json");
         if let Some(id) = signed_as {
@@ -258,14 +274,24 @@ impl Sender {
         }
         let answer = request.body(body).send().await.map_err(|error| {
             let error = error.without_url();
-            if error.is_timeout() {
-                return "no answer in time".to_owned();
-            }
-            innermost(&error)
+            let late = error.is_timeout();
+            let cause = if late { "no answer in time".to_owned() } else { innermost(&error) };
+            Failure { cause, again_after: Some(Duration::ZERO) }
         })?;
         let status = answer.status();
-        if status.is_success() { Ok(()) } else { Err(format!("it answered {}", status.as_u16())) }
+        if status.is_success() {
+            return Ok(());
+        }
+        let refused = REFUSALS.contains(&status.as_u16());
+        let again_after = (!refused).then(|| wished(answer.headers()).min(LEFT_ALONE));
+        Err(Failure { cause: format!("it answered {}", status.as_u16()), again_after })
     }
+}
+
+/// For how long an endpoint wants to be left alone. A date, as few write it, is not read.
+fn wished(headers: &HeaderMap) -> Duration {
+    let text = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+    Duration::from_secs(text.and_then(|text| text.trim().parse().ok()).unwrap_or(0))
 }
 
 /// The cause at the bottom: what is above it says where, which is hidden.

@@ -22,11 +22,16 @@ pub fn signature(key: &str, seconds: u64, body: &[u8]) -> String {
     HEXLOWER.encode(hmac::sign(&key, &signed).as_ref())
 }
 
-/// The body for a notice; `None` where an endpoint of this kind is not told of it.
-pub(super) fn body(kind: WebhookKind, cluster: &str, numbered: &Numbered) -> Option<Vec<u8>> {
+/// The body for a notice as it is sent now; `None` where an endpoint of this kind is not told of it.
+pub(super) fn body(
+    kind: WebhookKind,
+    cluster: &str,
+    numbered: &Numbered,
+    now_ms: u64,
+) -> Option<Vec<u8>> {
     let value = match kind {
         WebhookKind::Generic => generic(cluster, numbered),
-        WebhookKind::Alertmanager => json!([alert_of(cluster, &numbered.notice)?]),
+        WebhookKind::Alertmanager => json!([alert_of(cluster, &numbered.notice, now_ms)?]),
         WebhookKind::Slack => json!({ "text": escaped(&line(cluster, numbered)) }),
         WebhookKind::Feishu => {
             json!({ "msg_type": "text", "content": { "text": line(cluster, numbered) } })
@@ -81,7 +86,9 @@ mod tests {
     }
 
     fn sent(kind: WebhookKind) -> Value {
-        serde_json::from_slice(&body(kind, "c1", &numbered("<!here> a & b")).unwrap()).unwrap()
+        let now_ms = 1_800_000_600_000;
+        let body = body(kind, "c1", &numbered("<!here> a & b"), now_ms).unwrap();
+        serde_json::from_slice(&body).unwrap()
     }
 
     #[test]
@@ -103,6 +110,14 @@ mod tests {
         assert_eq!(sent(WebhookKind::Slack), json!({ "text": for_slack }));
         assert_eq!(sent(WebhookKind::Feishu)["content"]["text"], line);
         assert_eq!(sent(WebhookKind::Dingtalk)["text"]["content"], line);
+    }
+
+    /// It is sent ten minutes late: an end five minutes after the event would be in the past.
+    #[test]
+    fn an_alert_that_is_told_late_still_goes_on() {
+        let alert = &sent(WebhookKind::Alertmanager)[0];
+        assert_eq!(alert["startsAt"], "2027-01-15T08:00:00.000Z");
+        assert_eq!(alert["endsAt"], "2027-01-15T08:15:00.000Z");
     }
 
     /// Made with `printf '1800000000.{"a":1}' | openssl dgst -sha256 -hmac 0123456789abcdef`.
