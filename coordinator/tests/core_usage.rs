@@ -222,7 +222,7 @@ fn a_project_may_have_idle_gpus_reclaimed() {
     idle_for(&mut fleet, 0, 4);
     assert_eq!(fleet.told_of("job j1"), ["job.running", "job.idle"]);
     let said = fleet.notices.last().unwrap().reason.clone();
-    assert_eq!(said, "its 4 GPUs were idle for 2 min; they are reclaimed after 5 min");
+    assert_eq!(said, "its 4 GPUs were idle for 2 min; they are reclaimed in 3 min");
     idle_for(&mut fleet, 4, 2);
     fleet.settle();
     assert_eq!(fleet.state("j1"), JobState::Cancelled);
@@ -230,6 +230,28 @@ fn a_project_may_have_idle_gpus_reclaimed() {
     let expected = "stopped by gangline: its 4 GPUs were idle for 5 min, and project rl says to \
                     reclaim them";
     assert_eq!(reason, expected);
+}
+
+/// The counts of an agent that was cut off come at once. Its users have had no warning.
+#[test]
+fn nothing_is_reclaimed_before_its_warning() {
+    let mut fleet = two_workers();
+    let idle = IdlePolicy { warn_after_ms: Some(2 * MIN), reclaim_after_ms: Some(5 * MIN) };
+    fleet.change_project("rl", ProjectChange { idle: Some(idle), ..ProjectChange::default() });
+    fleet.submit("j1", COMMAND);
+    fleet.settle();
+    fleet.measure("j1", 0, 0);
+    seconds(&mut fleet, 3600);
+    fleet.measure("j1", 2 * 60 * MIN, 0);
+    assert_eq!(fleet.told_of("job j1"), ["job.running", "job.idle"]);
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    let said = fleet.notices.last().unwrap().reason.clone();
+    assert_eq!(said, "its 4 GPUs were idle for 30 min; they are reclaimed in 3 min");
+    idle_for(&mut fleet, 60, 2);
+    assert_eq!(fleet.state("j1"), JobState::Running);
+    idle_for(&mut fleet, 62, 1);
+    fleet.settle();
+    assert_eq!(fleet.state("j1"), JobState::Cancelled);
 }
 
 /// Without readings nobody is idle, and what is busy on one node only is busy.

@@ -40,7 +40,15 @@ pub(super) struct Meter {
     members: BTreeMap<MemberId, Metered>,
     /// What was measured in all when a GPU was last seen busy.
     busy_at_ms: u64,
-    warned: bool,
+    warned: Option<Warned>,
+}
+
+/// A warning that was given.
+#[derive(Debug, Clone, Copy)]
+struct Warned {
+    at: Timestamp,
+    /// For how long the GPUs were idle then.
+    idle_ms: u64,
 }
 
 /// An agent that was started again counts from 0.
@@ -58,7 +66,7 @@ impl Metered {
 
 impl Meter {
     fn of(epoch: Epoch) -> Meter {
-        Meter { epoch, members: BTreeMap::new(), busy_at_ms: 0, warned: false }
+        Meter { epoch, members: BTreeMap::new(), busy_at_ms: 0, warned: None }
     }
 
     fn all(&self) -> Reading {
@@ -101,7 +109,7 @@ impl Core {
         // What a member had counted before it was first heard of says nothing about now.
         if all.busy_ms > before.busy_ms || is_first {
             meter.busy_at_ms = all.measured_ms;
-            meter.warned = false;
+            meter.warned = None;
         }
         self.judge_idleness(&word, now, out);
     }
@@ -122,23 +130,32 @@ impl Core {
         let job = job.clone();
         let minutes = idle_ms / 60_000;
         let what = format!("its {gpus} GPUs were idle for {minutes} min");
-        if policy.reclaim_after_ms.is_some_and(|reclaim_ms| idle_ms >= reclaim_ms) {
-            let reason = format!("{what}, and project {} says to reclaim them", job.project);
-            let actor = Actor { name: "gangline", from: None };
-            self.audit(actor, "job.reclaim", format!("job {}", job.id), &reason, now, out);
-            let actor = "gangline".to_owned();
-            let outcome = Outcome::Cancelled { actor, reason };
-            return self.end_attempt(&job.id, outcome, "gangline", now, out);
-        }
-        if idle_ms >= warn_after_ms && !meter.warned {
-            if let Some(meter) = self.meters.get_mut(&word.key.gang) {
-                meter.warned = true;
+        // Counts of hours may come at once, and those of one member long after another's: what lies
+        // between the warning and the end is for people, and begins with the warning.
+        let pause_ms = policy.reclaim_after_ms.map(|ms| ms.saturating_sub(warn_after_ms));
+        let is_over = |warned: Warned| {
+            let after_ms = policy.reclaim_after_ms.zip(pause_ms);
+            after_ms.is_some_and(|(reclaim_ms, pause_ms)| {
+                let further_ms = idle_ms.saturating_sub(warned.idle_ms);
+                idle_ms >= reclaim_ms && now.ms_since(warned.at).min(further_ms) >= pause_ms
+            })
+        };
+        match meter.warned {
+            Some(warned) if is_over(warned) => {
+                let reason = format!("{what}, and project {} says to reclaim them", job.project);
+                let actor = Actor { name: "gangline", from: None };
+                self.audit(actor, "job.reclaim", format!("job {}", job.id), &reason, now, out);
+                let actor = "gangline".to_owned();
+                let outcome = Outcome::Cancelled { actor, reason };
+                self.end_attempt(&job.id, outcome, "gangline", now, out);
             }
-            let then = policy
-                .reclaim_after_ms
-                .map(|ms| format!("; they are reclaimed after {} min", ms / 60_000));
-            let reason = format!("{what}{}", then.unwrap_or_default());
-            self.tell("job.idle", About::Job(&job), &reason, now, out);
+            None if idle_ms >= warn_after_ms => {
+                meter.warned = Some(Warned { at: now, idle_ms });
+                let then = pause_ms.map(|ms| format!("; they are reclaimed in {} min", ms / 60_000));
+                let reason = format!("{what}{}", then.unwrap_or_default());
+                self.tell("job.idle", About::Job(&job), &reason, now, out);
+            }
+            Some(_) | None => {}
         }
     }
 }
