@@ -9,6 +9,7 @@ use fixture::{ALICE, CAROL, DAVE, Fixture, HeldOpen, SPEC};
 use gangline_common::request::answer;
 use gangline_common::transport::Connection;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RequestFailure};
+use gangline_coordinator::core::health::{Condition, Level};
 use serde_json::{Value, json};
 
 const RAY_SPEC: &str =
@@ -105,6 +106,55 @@ async fn the_coordinators_page_tells_of_jobs_queue_and_nodes() {
         line.starts_with("gangline_node_state{node=\"gpu-1\"") && line.ends_with(" 1")
     });
     assert_eq!(in_states.count(), 1, "{after}");
+}
+
+fn condition(rule: &str, component: &str, level: Level) -> Condition {
+    Condition {
+        rule: rule.to_owned(),
+        component: component.to_owned(),
+        level,
+        blocks_start: true,
+        shadow: false,
+        action: String::new(),
+        reason: "something is wrong".to_owned(),
+        evidence: String::new(),
+        clears: String::new(),
+        since_ms: 1,
+    }
+}
+
+/// What no job gets is not free, and what an operator has ended counts no more.
+#[tokio::test]
+async fn conditions_and_what_they_take_are_on_the_page() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node("gpu-1").await;
+    let expect = async |lines: &[&str], absent: &str| {
+        let text = page(&fixture, "/metrics").await;
+        for line in lines {
+            let line = line.replacen("{", "{node=\"gpu-1\",pool=\"h100-a\"", 1);
+            assert!(text.contains(&format!("{line}\n")), "{line}:\n{text}");
+        }
+        assert!(absent.is_empty() || !text.contains(absent), "{absent}:\n{text}");
+    };
+    let free = "gangline_node_gpus{,state=\"free\"} 2";
+    expect(&[free, "gangline_node_gpus_differ{} 0"], "gangline_node_conditions{").await;
+
+    node.diagnose(vec![condition("gpu-foreign", "gpu:GPU-gpu-1-0", Level::NoNewJobs)]).await;
+    let (free, unusable) =
+        ("gangline_node_gpus{,state=\"free\"} 1", "gangline_node_gpus{,state=\"unusable\"} 1");
+    let counted = "gangline_node_conditions{,level=\"no-new-jobs\"} 1";
+    expect(&[free, unusable, counted], "level=\"fatal\"").await;
+
+    node.diagnose(vec![condition("gpu-set", "node", Level::Fatal)]).await;
+    let unusable = "gangline_node_gpus{,state=\"unusable\"} 2";
+    let counted = "gangline_node_conditions{,level=\"fatal\"} 1";
+    expect(&[unusable, counted, "gangline_node_gpus_differ{} 1"], "").await;
+
+    let resume = fixture.request(Method::POST, "/api/v1/nodes/gpu-1/resume", DAVE);
+    let answer = resume.json(&json!({})).send().await.unwrap();
+    assert!(answer.status().is_success(), "{answer:?}");
+    let free = "gangline_node_gpus{,state=\"free\"} 2";
+    expect(&[free, "gangline_node_gpus_differ{} 0"], "gangline_node_conditions{").await;
 }
 
 #[tokio::test]

@@ -7,16 +7,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gangline_common::exposition::{Kind, Page};
+use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 
 use crate::api::ApiState;
 use crate::board::{JobSnapshot, NodeSnapshot};
+use crate::core::gang::Member;
 use crate::core::job::{Job, JobState};
 use crate::core::node::Reachability;
 use crate::meters::pool_of;
 
 /// How long a job has series after its end.
 const AFTER_END_MS: u64 = 600_000;
+
+/// The agents' rule about GPUs that are not those that the node registered.
+const GPU_SET: &str = "gpu-set";
 
 /// Every word that a node's state can be here.
 const NODE_STATES: [&str; 11] = [
@@ -102,14 +107,19 @@ fn add_nodes(page: &mut Page, nodes: &[&NodeSnapshot]) {
     }
     let mut gpus = page.family(
         "gangline_node_gpus",
-        "GPUs of the node: in use by jobs, free, or unusable because the node takes no jobs.",
+        "GPUs of the node: in use by jobs, free, or unusable because the node takes no jobs or \
+         something is wrong with the GPU.",
         Kind::Gauge,
     );
     for snapshot in nodes {
         let Some(inventory) = &snapshot.node.inventory else { continue };
         let (used, _) = in_use(snapshot);
-        let rest = inventory.gpus.len().saturating_sub(used);
-        let (free, unusable) = if snapshot.node.is_open() { (rest, 0) } else { (0, rest) };
+        let held: BTreeSet<&GpuId> = members(snapshot).flat_map(|member| &member.gpus).collect();
+        let rest = inventory.gpus.iter().filter(|gpu| !held.contains(&gpu.uuid));
+        let (is_open, withheld) = (snapshot.node.is_open(), snapshot.node.withheld());
+        let (free, unusable): (Vec<_>, Vec<_>) =
+            rest.partition(|gpu| is_open && !withheld.contains(&gpu.uuid));
+        let (free, unusable) = (free.len(), unusable.len());
         let [name, pool] = place(snapshot);
         for (state, count) in [("in_use", used), ("free", free), ("unusable", unusable)] {
             gpus.add(&[name, pool, ("state", state)], count as f64);
@@ -117,8 +127,8 @@ fn add_nodes(page: &mut Page, nodes: &[&NodeSnapshot]) {
     }
 }
 
-/// What stands against nodes, by how bad it is. The words of rules and the parts that they are about
-/// come from agents, and are no labels.
+/// What stands against nodes, by how bad it is: what an operator has ended counts no more. The words
+/// of rules and the parts that they are about come from agents, and are no labels.
 fn add_conditions(page: &mut Page, nodes: &[&NodeSnapshot]) {
     let mut family = page.family(
         "gangline_node_conditions",
@@ -127,13 +137,22 @@ fn add_conditions(page: &mut Page, nodes: &[&NodeSnapshot]) {
     );
     for snapshot in nodes {
         let mut count: BTreeMap<&str, u32> = BTreeMap::new();
-        for condition in snapshot.node.health.conditions.iter().filter(|c| !c.shadow) {
+        for condition in snapshot.node.standing() {
             *count.entry(condition.level.word()).or_default() += 1;
         }
         let [name, pool] = place(snapshot);
         for (level, count) in count {
             family.add(&[name, pool, ("level", level)], f64::from(count));
         }
+    }
+    let mut family = page.family(
+        "gangline_node_gpus_differ",
+        "Whether the GPUs of the node are not those that it registered (0 or 1).",
+        Kind::Gauge,
+    );
+    for snapshot in nodes.iter().filter(|snapshot| snapshot.node.inventory.is_some()) {
+        let differs = snapshot.node.standing().any(|condition| condition.rule == GPU_SET);
+        family.add(&place(snapshot), f64::from(differs));
     }
 }
 
@@ -142,11 +161,15 @@ fn place(snapshot: &NodeSnapshot) -> [(&'static str, &str); 2] {
     [("node", &node.name), ("pool", node.pool().unwrap_or_default())]
 }
 
+/// Members that hold something of the node.
+fn members(snapshot: &NodeSnapshot) -> impl Iterator<Item = &Member> {
+    let members = snapshot.gangs.iter().flat_map(|gang| gang.members_on(&snapshot.node.id));
+    members.map(|(_, member)| member).filter(|member| member.holds())
+}
+
 /// GPUs and members that jobs have on the node.
 fn in_use(snapshot: &NodeSnapshot) -> (usize, usize) {
-    let members = snapshot.gangs.iter().flat_map(|gang| gang.members_on(&snapshot.node.id));
-    let holding = members.filter(|(_, member)| member.holds());
-    holding.fold((0, 0), |(gpus, count), (_, member)| (gpus + member.gpus.len(), count + 1))
+    members(snapshot).fold((0, 0), |(gpus, count), member| (gpus + member.gpus.len(), count + 1))
 }
 
 fn add_agents(page: &mut Page, api: &ApiState, nodes: &[&NodeSnapshot]) {
@@ -244,7 +267,7 @@ fn add_jobs(page: &mut Page, api: &ApiState, jobs: &[Arc<Job>], now: Timestamp) 
     );
     for snapshot in &shown {
         let label = [("hpc_job", snapshot.job.id.as_str())];
-        progress.add(&label, last_progress(api, snapshot).map(|at| seconds(at.wall_ms)));
+        progress.add(&label, last_progress(api, snapshot, now).map(|at| seconds(at.wall_ms)));
     }
     add_trainings(page, api, &shown);
 }
@@ -287,17 +310,20 @@ fn is_shown(ended: Option<Timestamp>, now: Timestamp) -> bool {
 
 /// When a running job last did something that can be seen from here. A cluster and its guests share
 /// one log, which says nothing of any of them.
-fn last_progress(api: &ApiState, snapshot: &JobSnapshot) -> Option<Timestamp> {
+fn last_progress(api: &ApiState, snapshot: &JobSnapshot, now: Timestamp) -> Option<Timestamp> {
     let job = &snapshot.job;
     if job.state != JobState::Running || job.is_cluster() || job.cluster.is_some() {
         return None;
     }
-    // What was before this process began is not known.
-    let began = job.started.filter(|started| started.boot_ms > api.started.boot_ms);
-    let began = began.unwrap_or(api.started);
     let wrote = api.logs.last_growth(&job.gang);
     let saved = snapshot.checkpoint.as_ref().map(|checkpoint| checkpoint.made);
-    [Some(began), wrote, saved].into_iter().flatten().max_by_key(|at| at.boot_ms)
+    // What was before this process began is not known.
+    newest([Some(api.started), job.started, wrote, saved].into_iter().flatten(), now)
+}
+
+/// The newest of these times; those of before a reboot wrap around, and would always be it.
+fn newest(times: impl Iterator<Item = Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    times.filter(|at| at.boot_ms <= now.boot_ms).max_by_key(|at| at.boot_ms)
 }
 
 fn seconds(ms: u64) -> f64 {
@@ -314,5 +340,14 @@ mod tests {
         assert!(is_shown(None, at(u64::MAX)));
         assert!(is_shown(Some(at(1000)), at(1000 + AFTER_END_MS - 1)));
         assert!(!is_shown(Some(at(1000)), at(1000 + AFTER_END_MS)));
+    }
+    #[test]
+    fn what_was_before_a_reboot_is_not_the_newest() {
+        let at = |boot_ms, wall_ms| Timestamp { boot_ms, wall_ms };
+        let now = at(20_000, 1_000_000);
+        let long_ago = at(9_000_000, 400_000).in_this_boot(now);
+        let (process, wrote) = (at(5_000, 985_000), at(12_000, 992_000));
+        assert_eq!(newest([process, long_ago, wrote].into_iter(), now), Some(wrote));
+        assert_eq!(newest([process, long_ago].into_iter(), now), Some(process));
     }
 }
