@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::items;
 use crate::args::{By, Usage};
 use crate::client::Client;
+use crate::durations::local;
 use crate::errors::{CliError, exit};
 use crate::output::{Format, Screen};
 use crate::table::Table;
@@ -78,6 +79,9 @@ pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Resul
     let left_out = answer.get("left_out").and_then(Value::as_u64).unwrap_or(0);
     if left_out > 0 {
         screen.hint(&format!("{left_out} more rows are not shown"));
+    }
+    if let Some(since) = answer.get("complete_since").and_then(Value::as_str) {
+        screen.hint(&format!("the books are full: what ended before {} is not in them", local(since)));
     }
     Ok(exit::OK)
 }

@@ -19,6 +19,7 @@ use crate::core::effect::Answer;
 use crate::core::event::Event;
 use crate::core::explain::Question;
 use crate::core::vacancy::Vacancy;
+use crate::store::books::BooksError;
 
 /// How far back a look goes, unless asked otherwise, and at most: seconds.
 const WINDOW_S: u64 = 7 * 24 * 3600;
@@ -68,6 +69,9 @@ pub(super) struct UsageView {
     since: String,
     /// RFC 3339.
     until: String,
+    /// RFC 3339: the books are full, and what ended before is in them no more. Null where all of the
+    /// window is.
+    complete_since: Option<String>,
     /// The largest first.
     rows: Vec<UsageRow>,
     total: UsageRow,
@@ -210,7 +214,7 @@ pub(super) async fn get_usage(
     };
     let now = Timestamp::now();
     let since_ms = now.wall_ms.saturating_sub(window_s * 1000);
-    // What ends between the two looks is in both: its line in the books is the last word.
+    // What ends between the two looks is in both.
     let question = Question::Spent;
     let (open, vacant) = match ask(&shared, |request| Event::Ask { request, question }).await? {
         Ok(Answer::Spent(open, vacant)) => (open, vacant),
@@ -228,13 +232,8 @@ pub(super) async fn get_usage(
                 total.add(spent, &part);
             }
         };
-        let mut closed = BTreeSet::new();
-        books.since(since_ms, |spent| {
-            add(&spent);
-            closed.insert((spent.gang.clone(), spent.epoch));
-        })?;
-        let still = |spent: &&Spent| !closed.contains(&(spent.gang.clone(), spent.epoch));
-        open.iter().filter(still).for_each(&mut add);
+        let key = |spent: &Spent| (spent.gang.clone(), spent.epoch);
+        each_once(open, key, |show| books.since(since_ms, show), &mut add)?;
         let mut add = |line: &Vacancy| {
             let part = |ms: u64| line.part_after(ms, since_ms);
             let mut of_pool = Vacant::default();
@@ -255,14 +254,15 @@ pub(super) async fn get_usage(
             }
             total.vacant.add(of_pool);
         };
-        vacancies.since(since_ms, |line| add(&line))?;
-        vacant.iter().for_each(add);
-        Ok::<_, crate::store::books::BooksError>((sums, total))
+        let key = |line: &Vacancy| (line.pool.clone(), line.from_wall_ms);
+        each_once(vacant, key, |show| vacancies.since(since_ms, show), &mut add)?;
+        let begins = [books.full_since()?, vacancies.full_since()?].into_iter().flatten().max();
+        Ok((sums, total, begins.filter(|begins_ms| *begins_ms > since_ms)))
     });
-    let (sums, total) = summed
+    let (sums, total, begins_ms) = summed
         .await
         .map_err(|error| ApiError::internal("reading the books", &error))?
-        .map_err(|error| ApiError::internal("reading the books", &error))?;
+        .map_err(|error: BooksError| ApiError::internal("reading the books", &error))?;
     // The books know projects that are gone.
     let is_unknown = |project: &&String| sums.is_empty() && !is_project(&shared.api.board, project);
     if let Some(project) = named.as_ref().filter(is_unknown) {
@@ -276,8 +276,54 @@ pub(super) async fn get_usage(
         by,
         since: wall_text(since_ms),
         until: wall_text(now.wall_ms),
+        complete_since: begins_ms.map(wall_text),
         rows,
         total: total.row("total".to_owned(), if whole_fleet { By::Pool } else { by }),
         left_out,
     }))
+}
+
+/// Shows every line that is written down, and of those that were open before it was read, those that
+/// are not: the line that is written is the last word.
+fn each_once<T, K: Ord>(
+    open: Vec<T>,
+    key: impl Fn(&T) -> K,
+    written: impl FnOnce(&mut dyn FnMut(T)) -> Result<(), BooksError>,
+    show: &mut impl FnMut(&T),
+) -> Result<(), BooksError> {
+    let mut open: BTreeMap<K, T> = open.into_iter().map(|line| (key(&line), line)).collect();
+    written(&mut |line| {
+        open.remove(&key(&line));
+        show(&line);
+    })?;
+    open.values().for_each(show);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was open when the driver was asked, and written down before the disk was read.
+    #[test]
+    fn what_is_written_down_meanwhile_counts_once() {
+        let line = |pool: &str, from_wall_ms: u64, queued_ms: u64| Vacancy {
+            pool: pool.to_owned(),
+            from_wall_ms,
+            until_wall_ms: from_wall_ms + queued_ms,
+            quarantined_ms: queued_ms,
+            fragmented_ms: 0,
+            queued_ms: BTreeMap::new(),
+        };
+        let open = vec![line("a", 100, 40), line("b", 100, 7)];
+        let written = vec![line("a", 0, 100), line("a", 100, 50)];
+        let mut shown = Vec::new();
+        let key = |line: &Vacancy| (line.pool.clone(), line.from_wall_ms);
+        let read = |show: &mut dyn FnMut(Vacancy)| {
+            written.into_iter().for_each(show);
+            Ok(())
+        };
+        each_once(open, key, read, &mut |line| shown.push(line.quarantined_ms)).unwrap();
+        assert_eq!(shown, [100, 50, 7]);
+    }
 }

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::core::effect::Write;
 
-type Rows = redb::ReadOnlyTable<&'static str, &'static [u8]>;
+pub(super) type Rows = redb::ReadOnlyTable<&'static str, &'static [u8]>;
 
 /// Number of rows, by table.
 pub type Counts = BTreeMap<String, u64>;

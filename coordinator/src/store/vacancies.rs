@@ -32,4 +32,13 @@ impl VacancyLog {
     pub fn since(&self, wall_ms: u64, show: impl FnMut(Vacancy)) -> Result<(), BooksError> {
         books::lines_since(&self.database, VACANCIES, wall_ms, record::decode_vacancy, show)
     }
+
+    /// Since when every line is there, in wall-clock milliseconds; `None` where none has gone. Blocks
+    /// for the disk.
+    ///
+    /// # Errors
+    /// The disk fails.
+    pub fn full_since(&self) -> Result<Option<u64>, BooksError> {
+        books::full_since(&self.database, VACANCIES, books::KEPT)
+    }
 }
