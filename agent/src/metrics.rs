@@ -6,6 +6,7 @@
 mod gpu;
 mod host;
 mod infiniband;
+mod mounts;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -23,8 +24,10 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use crate::collectors::host::Roots;
+use crate::collectors::storage::room;
 use crate::collectors::{NewestReadings, Readings};
 use crate::holders::Holders;
+use gpu::LinksTold;
 use node::{Kernel, Told};
 
 /// Where node_exporter listens unless it is told otherwise.
@@ -59,6 +62,8 @@ struct Facts<'a> {
     readings: &'a Readings,
     inventory: &'a NodeInventory,
     holders: &'a Holders,
+    /// What NVLinks told on pages before.
+    links: &'a LinksTold,
     /// What the kernel's files say; nothing where the families of node_exporter are not wanted.
     kernel: &'a Kernel,
     options: Options,
@@ -76,6 +81,7 @@ pub struct NodePage {
     /// `/proc`.
     proc: Arc<Path>,
     told: Arc<Told>,
+    links: Arc<LinksTold>,
 }
 
 impl NodePage {
@@ -86,7 +92,8 @@ impl NodePage {
         options: Options,
     ) -> Self {
         let proc = Roots::default().proc.into();
-        NodePage { readings, inventory, holders, options, proc, told: Arc::default() }
+        let (told, links) = Default::default();
+        NodePage { readings, inventory, holders, options, proc, told, links }
     }
 
     /// The page as text.
@@ -110,6 +117,7 @@ impl NodePage {
             readings: &readings,
             inventory: &inventory,
             holders: &holders,
+            links: &self.links,
             kernel: &kernel,
             options: self.options,
             with_host,
@@ -124,7 +132,11 @@ impl NodePage {
     /// What the kernel's files say now; nothing if their reader is lost.
     async fn kernel(&self) -> Kernel {
         let (proc, told) = (Arc::clone(&self.proc), Arc::clone(&self.told));
-        let reading = move || Kernel::read(&proc, Timestamp::now(), &told);
+        let reading = move || {
+            let mut kernel = Kernel::read(&proc, Timestamp::now(), &told);
+            kernel.root = room(Path::new("/")).ok();
+            kernel
+        };
         tokio::task::spawn_blocking(reading).await.unwrap_or_default()
     }
 }

@@ -1,11 +1,14 @@
 //! GPUs under the names, labels and units of dcgm-exporter.
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use gangline_common::exposition::{Kind, Page};
 use gangline_common::ids::GpuId;
 use gangline_common::wire::v1::GpuIdentity;
 
 use super::Facts;
-use crate::collectors::accelerator::{GpuSample, Link, Profile};
+use crate::collectors::accelerator::{FabricState, GpuSample, Link, Profile, RecoveryAction};
 
 /// One family, and where its value comes from.
 pub(super) struct Family {
@@ -14,7 +17,22 @@ pub(super) struct Family {
     pub kind: Kind,
     /// Only with `metrics_extended`.
     pub extended: bool,
-    read: fn(&GpuSample) -> Option<f64>,
+    read: Read,
+}
+
+enum Read {
+    Gpu(fn(&GpuSample) -> Option<f64>),
+    /// The sum over all links.
+    Links(fn(&Link) -> Option<u64>),
+}
+
+impl Family {
+    fn value(&self, gpu: &GpuSample, links: &LinksTold) -> Option<f64> {
+        match self.read {
+            Read::Gpu(read) => read(gpu),
+            Read::Links(read) => links.sum(gpu, self.name, read),
+        }
+    }
 }
 
 const fn gauge(
@@ -22,7 +40,7 @@ const fn gauge(
     help: &'static str,
     read: fn(&GpuSample) -> Option<f64>,
 ) -> Family {
-    Family { name, help, kind: Kind::Gauge, extended: false, read }
+    Family { name, help, kind: Kind::Gauge, extended: false, read: Read::Gpu(read) }
 }
 
 const fn counter(
@@ -30,7 +48,15 @@ const fn counter(
     help: &'static str,
     read: fn(&GpuSample) -> Option<f64>,
 ) -> Family {
-    Family { name, help, kind: Kind::Counter, extended: false, read }
+    Family { name, help, kind: Kind::Counter, extended: false, read: Read::Gpu(read) }
+}
+
+const fn of_links(
+    name: &'static str,
+    help: &'static str,
+    read: fn(&Link) -> Option<u64>,
+) -> Family {
+    Family { name, help, kind: Kind::Counter, extended: false, read: Read::Links(read) }
 }
 
 const fn extended(family: Family) -> Family {
@@ -57,11 +83,69 @@ fn rate(gpu: &GpuSample, of: fn(&Profile) -> Option<u64>) -> Option<f64> {
     whole(of(gpu.profile.as_ref()?))
 }
 
-/// The sum over all links that tell; absent when none does.
-fn of_links(gpu: &GpuSample, of: fn(&Link) -> Option<u64>) -> Option<f64> {
-    let told: Vec<u64> = gpu.links.iter().flatten().filter_map(of).collect();
-    (!told.is_empty()).then(|| told.iter().fold(0u64, |sum, n| sum.saturating_add(*n)) as f64)
+/// What each link of each GPU told last, by family. As many as the node has ever had.
+#[derive(Debug, Default)]
+pub(super) struct LinksTold(Mutex<BTreeMap<(String, &'static str), BTreeMap<u32, u64>>>);
+
+impl LinksTold {
+    /// The sum over all links that ever told; absent when none does now. One that does not answer
+    /// counts with what it told last: without it the sum would go back, which to Prometheus is a
+    /// counter that began anew.
+    fn sum(
+        &self,
+        gpu: &GpuSample,
+        family: &'static str,
+        of: fn(&Link) -> Option<u64>,
+    ) -> Option<f64> {
+        let links = gpu.links.iter().flatten();
+        let now: Vec<_> = links.filter_map(|link| Some((link.number, of(link)?))).collect();
+        if now.is_empty() {
+            return None;
+        }
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = told.entry((gpu.uuid.clone(), family)).or_default();
+        told.extend(now);
+        Some(told.values().fold(0_u64, |sum, count| sum.saturating_add(*count)) as f64)
+    }
 }
+
+/// The number of nvmlDeviceGpuRecoveryAction.
+fn recovery(gpu: &GpuSample) -> Option<f64> {
+    let number = match gpu.recovery? {
+        RecoveryAction::None => 0,
+        RecoveryAction::GpuReset => 1,
+        RecoveryAction::NodeReboot => 2,
+        RecoveryAction::DrainPeers => 3,
+        RecoveryAction::DrainAndReset => 4,
+        RecoveryAction::Other(number) => number,
+    };
+    Some(number as f64)
+}
+
+/// What NVML tells and dcgm-exporter has no name for.
+const OWN: &[Family] = &[
+    gauge(
+        "gangline_gpu_recovery_action",
+        "What the driver wants done about the GPU (number of nvmlDeviceGpuRecoveryAction, 0 is \
+         nothing).",
+        recovery,
+    ),
+    gauge(
+        "gangline_gpu_fabric_registered",
+        "Whether the GPU is registered with its NVSwitch fabric (0 or 1).",
+        |g| {
+            let fabric = g.fabric?;
+            Some(f64::from(fabric.state == FabricState::Completed && fabric.status == 0))
+        },
+    ),
+    gauge(
+        "gangline_gpu_sram_ecc_threshold_exceeded",
+        "Whether the driver says that SRAM had too many uncorrectable errors (0 or 1).",
+        |g| g.ecc.sram_threshold_exceeded.map(f64::from),
+    ),
+];
+/// Labels of those.
+const OWN_LABELS: [&str; 3] = ["gpu", "UUID", "hpc_job"];
 
 /// Every family with one value per GPU. Names, kinds and units are those of dcgm-exporter's
 /// `default-counters.csv`.
@@ -232,28 +316,30 @@ pub(super) const FAMILIES: &[Family] = &[
         "Total number of retired pages due to double-bit errors.",
         |g| small(g.retired?.double_bit),
     )),
-    extended(gauge("DCGM_FI_DEV_RETIRED_PENDING", "Whether pages wait for retirement.", |g| {
-        g.retired?.pending.map(f64::from)
-    })),
     extended(counter(
+        "DCGM_FI_DEV_RETIRED_PENDING",
+        "Whether pages are pending retirement (0 or 1).",
+        |g| g.retired?.pending.map(f64::from),
+    )),
+    extended(of_links(
         "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
         "Total number of NVLink flow-control CRC errors.",
-        |g| of_links(g, |link| link.crc_flit),
+        |link| link.crc_flit,
     )),
-    extended(counter(
+    extended(of_links(
         "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
         "Total number of NVLink data CRC errors.",
-        |g| of_links(g, |link| link.crc_data),
+        |link| link.crc_data,
     )),
-    extended(counter(
+    extended(of_links(
         "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
         "Total number of NVLink retries.",
-        |g| of_links(g, |link| link.replays),
+        |link| link.replays,
     )),
-    extended(counter(
+    extended(of_links(
         "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
         "Total number of NVLink recovery errors.",
-        |g| of_links(g, |link| link.recoveries),
+        |link| link.recoveries,
     )),
 ];
 
@@ -289,7 +375,15 @@ pub(super) fn add(page: &mut Page, facts: &Facts<'_>) {
     for family in FAMILIES.iter().filter(|family| facts.options.extended || !family.extended) {
         let mut out = page.family(family.name, family.help, family.kind);
         for gpu in &gpus {
-            out.add(&gpu.labels, (family.read)(gpu.sample));
+            out.add(&gpu.labels, family.value(gpu.sample, facts.links));
+        }
+    }
+    for family in OWN {
+        let mut out = page.family(family.name, family.help, family.kind);
+        for gpu in &gpus {
+            let labels = gpu.labels.iter().filter(|(name, _)| OWN_LABELS.contains(name));
+            let labels: Vec<_> = labels.copied().collect();
+            out.add(&labels, family.value(gpu.sample, facts.links));
         }
     }
     let mut out = page.family(
@@ -326,4 +420,34 @@ fn labels<'a>(
     let job = holder.and_then(|holder| holder.job.as_ref());
     labels.extend(job.map(|job| ("hpc_job", job.as_str())));
     labels
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_does_not_answer_takes_nothing_back() {
+        let told = LinksTold::default();
+        let link = |number, replays| Link { number, replays, ..Link::default() };
+        let gpu = |links: Vec<Link>| GpuSample {
+            uuid: "GPU-a".to_owned(),
+            links: Some(links),
+            ..GpuSample::default()
+        };
+        let mut sums = Vec::new();
+        for links in [
+            vec![link(0, None)],
+            vec![link(0, Some(7)), link(1, Some(20))],
+            vec![link(0, Some(8)), link(1, None)],
+            vec![link(0, Some(9))],
+            vec![link(0, None), link(1, None)],
+            vec![link(0, Some(9)), link(1, Some(21))],
+        ] {
+            sums.push(told.sum(&gpu(links), "replays", |link| link.replays));
+        }
+        assert_eq!(sums, [None, Some(27.0), Some(28.0), Some(29.0), None, Some(30.0)]);
+        // Another family, and another GPU, count for themselves.
+        assert_eq!(told.sum(&gpu(vec![link(0, Some(1))]), "crc", |link| link.replays), Some(1.0));
+    }
 }

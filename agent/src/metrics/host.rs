@@ -1,6 +1,9 @@
 //! The basics of the host under the names of node_exporter, as this container sees them: memory and
 //! pressure are the container's where it has limits of its own.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use gangline_common::exposition::{Kind, Page};
 
 use super::Facts;
@@ -151,20 +154,31 @@ pub(super) fn add(page: &mut Page, facts: &Facts<'_>) {
             }
         }
     }
+    add_rooms(page, facts);
+}
+
+/// The file systems that the agent looks at, and `/`: each once, by the mount that it is.
+fn add_rooms(page: &mut Page, facts: &Facts<'_>) {
+    let readings = facts.readings;
     let storage = readings.storage.fresh();
     let local = storage.into_iter().flat_map(|storage| [&storage.state, &storage.temp]);
     let shared = readings.shared.as_ref().and_then(|shared| shared.fresh());
-    let mut rooms: Vec<(String, &Room)> = local
-        .chain(shared.map(|shared| &shared.room))
-        .flatten()
-        .map(|room| (room.path.to_string_lossy().into_owned(), room))
-        .collect();
-    rooms.sort_by(|(one, _), (other, _)| one.cmp(other));
-    rooms.dedup_by(|(one, _), (other, _)| one == other);
+    let rooms = [&facts.kernel.root].into_iter().chain(local);
+    let rooms = rooms.chain(shared.map(|shared| &shared.room)).flatten();
+    let mut by_mount: BTreeMap<Cow<'_, str>, (&str, &str, &Room)> = BTreeMap::new();
+    for room in rooms {
+        let mount = facts.kernel.mounts.of(&room.path);
+        let (point, device, kind) = match mount {
+            Some(mount) => (&mount.point, mount.device.as_str(), mount.kind.as_str()),
+            None => (&room.path, "", ""),
+        };
+        by_mount.entry(point.to_string_lossy()).or_insert((device, kind, room));
+    }
     for (name, help, read) in FILE_SYSTEMS {
         let mut out = page.family(name, help, Kind::Gauge);
-        for (path, room) in &rooms {
-            out.add(&[("mountpoint", path)], read(room));
+        for (point, (device, kind, room)) in &by_mount {
+            let labels = [("device", *device), ("fstype", *kind), ("mountpoint", point)];
+            out.add(&labels, read(room));
         }
     }
 }

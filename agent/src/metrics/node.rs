@@ -12,7 +12,9 @@ use gangline_common::exposition::{Kind, Page};
 use gangline_common::time::Timestamp;
 
 use super::host;
+use super::mounts::Mounts;
 use crate::collectors::host::{text, word};
+use crate::collectors::storage::Room;
 
 /// What is beyond these is left out, so that a page stays small enough to be sent.
 const MAX_CPUS: usize = 1024;
@@ -125,6 +127,9 @@ pub(super) struct Kernel {
     disks: String,
     network: String,
     system: Option<System>,
+    pub(super) mounts: Mounts,
+    /// Room of `/`, where that was looked at.
+    pub(super) root: Option<Room>,
 }
 
 /// What `uname` says, but for the name of the host.
@@ -153,6 +158,8 @@ impl Kernel {
             disks: file("diskstats"),
             network: file("self/net/dev"),
             system: System::read(&proc.join("sys/kernel")),
+            mounts: Mounts::parse(&file("self/mountinfo")),
+            root: None,
         }
     }
 }
@@ -373,6 +380,11 @@ pub(super) mod tests {
                  lo: 9 9 0 0 0 0 0 0 9 9 0 0 0 0 0 0\n  \
                  eth0: 100 2 0 0 0 0 0 0 900 6 0 0 0 0 0 0\n",
             )
+            .file(
+                "proc/self/mountinfo",
+                "700 650 0:52 / / rw,relatime - overlay overlay rw\n\
+                 701 700 259:2 / /var/lib/gangline rw - xfs /dev/nvme0n1p2 rw\n",
+            )
             .file("proc/sys/kernel/ostype", "Linux\n")
             .file("proc/sys/kernel/osrelease", "6.8.0-60-generic\n")
             .file("proc/sys/kernel/version", "#61-Ubuntu SMP PREEMPT_DYNAMIC\n")
@@ -384,6 +396,8 @@ pub(super) mod tests {
         let tree = tree();
         let mut kernel = Kernel::read(&tree.path("proc"), AT, &Told::default());
         kernel.system.as_mut().unwrap().machine = "x86_64";
+        let (total_bytes, free_bytes) = (1 << 38, 1 << 37);
+        kernel.root = Some(Room { path: "/".into(), total_bytes, free_bytes, ..Room::default() });
         kernel
     }
 

@@ -14,7 +14,8 @@ use gangline_common::ids::{GpuId, JobId};
 use super::*;
 use crate::collectors::ClockOffset;
 use crate::collectors::accelerator::{
-    Ecc, EccCounts, GpuSample, Link, Pcie, Profile, RemappedRows, RetiredPages, Violations,
+    Ecc, EccCounts, Fabric, FabricState, GpuSample, Link, Pcie, Profile, RecoveryAction,
+    RemappedRows, RetiredPages, Violations,
 };
 use crate::collectors::fixture::Tree;
 use crate::collectors::host::{AgentUse, HostSample, Interface, Pressure};
@@ -63,7 +64,7 @@ fn whole_gpu(uuid: &str) -> GpuSample {
             reliability_ns: Some(6),
         },
         pcie: Pcie { replays: Some(5), ..Pcie::default() },
-        ecc: Ecc { volatile: counts, aggregate: counts, sram_threshold_exceeded: None },
+        ecc: Ecc { volatile: counts, aggregate: counts, sram_threshold_exceeded: Some(false) },
         rows: Some(RemappedRows { corrected: 2, uncorrected: 1, pending: true, failed: false }),
         retired: Some(RetiredPages {
             single_bit: Some(1),
@@ -81,6 +82,8 @@ fn whole_gpu(uuid: &str) -> GpuSample {
             },
             Link { number: 1, replays: Some(4), ..Link::default() },
         ]),
+        recovery: Some(RecoveryAction::DrainAndReset),
+        fabric: Some(Fabric { state: FabricState::Completed, status: 0 }),
         profile: Some(Profile {
             graphics_active: Some(0.75),
             sm_active: Some(0.5),
@@ -249,7 +252,7 @@ fn cases() -> Vec<Case> {
 
 fn text(case: Case) -> String {
     let Case { gpus, known, options, with_host, .. } = case;
-    let readings = readings(gpus.map(|gpus| latest("nvml", gpus)));
+    let readings = readings(gpus.map(|gpus| latest("gpu", gpus)));
     let job = JobId::new("j-train").unwrap();
     let holder = Holder { gang: "g".parse().unwrap(), job: Some(job) };
     let holders = Holders::from([(GpuId("GPU-a".to_owned()), holder)]);
@@ -258,6 +261,7 @@ fn text(case: Case) -> String {
         readings: &readings,
         inventory: &inventory,
         holders: &holders,
+        links: &LinksTold::default(),
         kernel: &kernel,
         options,
         with_host,
@@ -283,7 +287,7 @@ fn pages_are_the_golden_ones() {
     }
 }
 
-/// Names and kinds of metrics.md, section 2.3, which are those of dcgm-exporter.
+/// Names and kinds of dcgm-exporter's `default-counters.csv`: what it has switched on.
 const DCGM: &[(&str, &str)] = &[
     ("DCGM_FI_DEV_SM_CLOCK", "gauge"),
     ("DCGM_FI_DEV_MEM_CLOCK", "gauge"),
@@ -308,6 +312,43 @@ const DCGM: &[(&str, &str)] = &[
     ("DCGM_FI_PROF_DRAM_ACTIVE", "gauge"),
     ("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge"),
     ("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge"),
+];
+
+/// What it has switched off, and metrics.md wants with `metrics_extended`.
+const DCGM_EXTENDED: &[(&str, &str)] = &[
+    ("DCGM_FI_PROF_SM_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", "gauge"),
+    ("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "gauge"),
+    ("DCGM_FI_DEV_POWER_VIOLATION", "counter"),
+    ("DCGM_FI_DEV_THERMAL_VIOLATION", "counter"),
+    ("DCGM_FI_DEV_SYNC_BOOST_VIOLATION", "counter"),
+    ("DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", "counter"),
+    ("DCGM_FI_DEV_LOW_UTIL_VIOLATION", "counter"),
+    ("DCGM_FI_DEV_RELIABILITY_VIOLATION", "counter"),
+    ("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "counter"),
+    ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "counter"),
+    ("DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "counter"),
+    ("DCGM_FI_DEV_ECC_DBE_AGG_TOTAL", "counter"),
+    ("DCGM_FI_DEV_RETIRED_SBE", "counter"),
+    ("DCGM_FI_DEV_RETIRED_DBE", "counter"),
+    ("DCGM_FI_DEV_RETIRED_PENDING", "counter"),
+    ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "counter"),
+    ("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "counter"),
+    ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "counter"),
+    ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "counter"),
+    ("DCGM_EXP_XID_ERRORS_COUNT", "gauge"),
+];
+
+/// What metrics.md lists, too, and why it is on no page.
+const NOT_EMITTED: &[(&str, &str)] = &[
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "no such counter is read: DCGM_FI_PROF_NVLINK_*_BYTES"),
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "no counter of traffic is read of a link"),
+    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "jobs have whole GPUs"),
+    ("DCGM_EXP_CLOCK_EVENTS_COUNT", "a window of the exporter: DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
+    ("DCGM_EXP_GPU_HEALTH_STATUS", "DCGM's verdict: gangline_node_conditions is ours"),
+    ("DCGM_EXP_P2P_STATUS", "not read"),
 ];
 
 /// What the stock dashboard 12239 reads.
@@ -350,6 +391,13 @@ fn names_kinds_and_labels_are_those_of_dcgm_exporter() {
     let hidden = gpu::FAMILIES.iter().filter(|family| family.extended);
     for family in hidden {
         assert!(!page.contains(family.name) && named("extended").contains(family.name));
+    }
+    let extended = named("extended");
+    for (name, kind) in DCGM_EXTENDED {
+        assert!(extended.contains(&format!("# TYPE {name} {kind}\n")), "{name} is a {kind}");
+    }
+    for (name, why) in NOT_EMITTED {
+        assert!(!extended.contains(&format!("# TYPE {name} ")), "{name} is there: {why}");
     }
 }
 
