@@ -4,6 +4,7 @@
 //! are bounded in number, those from one address as well, and each has a time limit until its request
 //! head is complete.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -14,7 +15,7 @@ use anyhow::Context;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use axum::http::{Request, header};
+use axum::http::{HeaderValue, Request, StatusCode, header};
 use axum::response::IntoResponse;
 use gangline_common::tls::Identity;
 use hyper::body::Incoming;
@@ -39,7 +40,7 @@ use crate::config::Config;
 const CONNECTIONS: usize = 4096;
 /// Connections from one address at a time (all users behind a proxy are one); more are closed at once.
 const PER_ADDRESS: usize = 1024;
-/// That an address has too many is said at most this often.
+/// That an address or everybody together has too many is said at most this often.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 /// A TLS handshake, and the head of every request, must be complete within this.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -122,10 +123,18 @@ pub async fn serve(listener: TcpListener, router: Router, tls: rustls::ServerCon
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     let places = Arc::new(Places::new(CONNECTIONS, PER_ADDRESS));
-    let (mut refused, mut said) = (0_u64, None::<Instant>);
+    let (mut refused, mut full) = (Said::default(), Said::default());
     loop {
+        let free = Arc::clone(&slots).try_acquire_owned();
+        if let Some(times) = free.is_err().then(|| full.again(Instant::now())).flatten() {
+            tracing::warn!(most = CONNECTIONS, times, "all connections are taken; more wait");
+        }
+        let slot = match free {
+            Ok(slot) => Ok(slot),
+            Err(_) => Arc::clone(&slots).acquire_owned().await,
+        };
         // The semaphore is never closed.
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+        let Ok(slot) = slot else { return };
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -135,9 +144,7 @@ pub async fn serve(listener: TcpListener, router: Router, tls: rustls::ServerCon
             }
         };
         let Ok(place) = places.take(&holder(peer.ip())) else {
-            refused += 1;
-            if said.is_none_or(|said| said.elapsed() >= SAID_EVERY) {
-                said = Some(Instant::now());
+            if let Some(refused) = refused.again(Instant::now()) {
                 tracing::warn!(
                     address = %peer.ip(),
                     most = PER_ADDRESS,
@@ -156,6 +163,25 @@ pub async fn serve(listener: TcpListener, router: Router, tls: rustls::ServerCon
             drop(place);
             drop(slot);
         });
+    }
+}
+
+/// Something that is said now and then, with how often it has happened.
+#[derive(Default)]
+struct Said {
+    times: u64,
+    last: Option<Instant>,
+}
+
+impl Said {
+    /// It has happened again: how often by now, if that is to be said.
+    fn again(&mut self, now: Instant) -> Option<u64> {
+        self.times += 1;
+        let due = self.last.is_none_or(|last| now.duration_since(last) >= SAID_EVERY);
+        due.then(|| {
+            self.last = Some(now);
+            self.times
+        })
     }
 }
 
@@ -212,7 +238,12 @@ where
             }
             request.extensions_mut().insert(ConnectInfo(peer));
             request.extensions_mut().insert(transport);
-            router.oneshot(request).await
+            let mut response = router.oneshot(request).await?;
+            // There is too much of something: who is refused is not to keep a connection as well.
+            if is_crowded(response.status()) {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
         }
     });
     http1::Builder::new()
@@ -222,6 +253,10 @@ where
         .with_upgrades()
         .await
         .map_err(io::Error::other)
+}
+
+fn is_crowded(status: StatusCode) -> bool {
+    matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
 
 fn https_only<B>(request: &Request<B>) -> ApiError {
@@ -244,13 +279,23 @@ mod tests {
 
     fn router() -> Router {
         let who = |ConnectInfo(peer): ConnectInfo<SocketAddr>| async move { peer.to_string() };
-        Router::new().route("/", get(who))
+        let full = async || StatusCode::SERVICE_UNAVAILABLE;
+        Router::new().route("/", get(who)).route("/full", get(full))
     }
 
     /// What a peer at `address` gets for these bytes, until the connection ends.
     async fn answer(address: &str, transport: Transport, request: &str) -> String {
+        answer_within(LIMIT, address, transport, request).await
+    }
+
+    async fn answer_within(
+        limit: Duration,
+        address: &str,
+        transport: Transport,
+        request: &str,
+    ) -> String {
         let (mut ours, theirs) = tokio::io::duplex(64 << 10);
-        let serving = exchange(theirs, address.parse().unwrap(), transport, router(), LIMIT);
+        let serving = exchange(theirs, address.parse().unwrap(), transport, router(), limit);
         let asking = async {
             ours.write_all(request.as_bytes()).await.unwrap();
             let mut answer = String::new();
@@ -283,6 +328,23 @@ mod tests {
         assert_eq!(of("10.0.0.9"), "10.0.0.9");
         assert_eq!(of("::ffff:10.0.0.9"), "10.0.0.9");
         assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_keeps_no_connection() {
+        let began = Instant::now();
+        let kept = REQUEST.replace("close", "keep-alive").replace("GET /", "GET /full");
+        let limit = LIMIT * 100;
+        let text = answer_within(limit, "10.0.0.9:5", Transport::Tls, &kept).await;
+        assert!(text.starts_with("HTTP/1.1 503") && text.contains("connection: close"), "{text}");
+        assert!(began.elapsed() < limit / 2, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn what_goes_on_is_said_now_and_then() {
+        let (mut said, began) = (Said::default(), Instant::now());
+        let at = [0, 1, 59, 60, 61].map(|s| said.again(began + Duration::from_secs(s)));
+        assert_eq!(at, [Some(1), None, None, Some(4), None]);
     }
 
     /// Without the limit this test never ends.
