@@ -134,6 +134,7 @@ impl Coordinator {
             .await
             .with_context(|| format!("binding the HTTP address {}", config.http))?;
         let http_address = socket.local_addr()?;
+        let troubles = webhooks::Troubles::default();
         let telling = webhooks::Parts {
             driver: driver.handle.clone(),
             board: driver.board.clone(),
@@ -141,6 +142,7 @@ impl Coordinator {
             sealer: sealer.clone(),
             cluster: cluster.clone(),
             pace: webhooks::Pace::default(),
+            troubles: troubles.clone(),
         };
         tokio::spawn(webhooks::run(telling));
         let rules = Rules::built_in().context("the rules of the diagnosis")?;
@@ -162,6 +164,7 @@ impl Coordinator {
             agents: agents.clone(),
         }));
         let state = ApiState {
+            troubles,
             driver: driver.handle,
             board: driver.board,
             meters,

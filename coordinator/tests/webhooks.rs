@@ -26,7 +26,7 @@ use gangline_coordinator::meters::Meters;
 use gangline_coordinator::outbox::Outbox;
 use gangline_coordinator::secrets::Sealer;
 use gangline_coordinator::store::Store;
-use gangline_coordinator::webhooks::{self, EVENT_ID, Pace, Parts, SIGNATURE, signature};
+use gangline_coordinator::webhooks::{self, EVENT_ID, Pace, Parts, SIGNATURE, Troubles, signature};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -147,6 +147,7 @@ impl Telling {
             sealer: fixture.sealer.clone(),
             cluster: "test".to_owned(),
             pace: PACE,
+            troubles: fixture.troubles.clone(),
         }));
         Telling { fixture, task }
     }
@@ -261,6 +262,42 @@ async fn who_asks_to_be_left_alone_is() {
     assert_eq!(came[0].id(), came[1].id());
     let waited_ms = came[1].at_ms.saturating_sub(came[0].at_ms);
     assert!(waited_ms >= 950, "{waited_ms} ms after it asked for {PAUSE} s");
+}
+
+/// Whoever looks sees it before anything is given up.
+#[tokio::test]
+async fn an_endpoint_that_fails_shows_it_until_it_is_well() {
+    let telling = Telling::start().await;
+    let endpoint = Endpoint::start(|_, is_well| Some(if is_well { 200 } else { 503 })).await;
+    telling.add("ops", &endpoint.url(), json!({ "events": ["node.joined"] })).await;
+    assert_eq!(telling.row("ops").await["failing"], Value::Null);
+    telling.node("gpu-1").await;
+    endpoint.until("an attempt", |came| !came.is_empty()).await;
+    let until = async |fits: fn(&Value) -> bool| {
+        let end = Instant::now() + LONG;
+        loop {
+            let row = telling.row("ops").await;
+            if fits(&row["failing"]) {
+                return row;
+            }
+            assert!(Instant::now() < end, "{row}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let row = until(|failing| failing["attempts"].as_u64() >= Some(1)).await;
+    assert_eq!(row["failing"]["cause"], "it answered 503", "{row}");
+    assert!(row["failing"]["since"].is_string(), "{row}");
+    let page = async || {
+        let request = telling.fixture.request(Method::GET, "/metrics", CAROL);
+        request.send().await.unwrap().text().await.unwrap()
+    };
+    let line = "gangline_webhook_failing_attempts{project=\"\",webhook=\"ops\"} ";
+    let text = page().await;
+    assert!(text.contains(line) && !text.contains(&format!("{line}0\n")), "{text}");
+    endpoint.is_well.store(true, Ordering::Relaxed);
+    telling.node("gpu-2").await;
+    until(Value::is_null).await;
+    assert!(page().await.contains(&format!("{line}0\n")));
 }
 
 #[tokio::test]
@@ -507,6 +544,7 @@ async fn the_next_coordinator_goes_on_where_the_last_one_was() {
         sealer,
         cluster: "test".to_owned(),
         pace: PACE,
+        troubles: Troubles::default(),
     };
     let task = tokio::spawn(webhooks::run(parts));
     let came = endpoint

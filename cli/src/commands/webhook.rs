@@ -142,9 +142,20 @@ async fn list(client: &Client, scope: &Scope, screen: &Screen) -> Result<u8, Cli
                 ]);
             }
             screen.print(&table.take())?;
+            webhooks.iter().filter_map(failing).for_each(|line| screen.hint(&line));
         }
     }
     Ok(exit::OK)
+}
+
+/// "team has failed 12 times since 2026-11-24 15:00:00 +00:00: no answer in time".
+fn failing(row: &Value) -> Option<String> {
+    let of = row.get("failing")?;
+    let text = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).map(str::to_owned);
+    let (name, attempts) = (text(row, "name")?, of.get("attempts")?.as_u64()?);
+    let times = if attempts == 1 { "once" } else { &format!("{attempts} times") };
+    let (since, cause) = (local(&text(of, "since")?), text(of, "cause")?);
+    Some(format!("{} has failed {times} since {since}: {}", clean(&name), clean(&cause)))
 }
 
 async fn dead(client: &Client, name: &str, scope: &Scope, screen: &Screen) -> Result<u8, CliError> {
@@ -188,6 +199,15 @@ pub(super) fn show(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_webhook_that_fails_says_why() {
+        let row = json!({ "name": "team", "failing": {
+            "attempts": 12, "since": "soon", "cause": "no answer in time" } });
+        let said = failing(&row);
+        assert_eq!(said.as_deref(), Some("team has failed 12 times since soon: no answer in time"));
+        assert_eq!(failing(&json!({ "name": "team", "failing": null })), None);
+    }
 
     #[test]
     fn what_is_to_be_tried_names_the_same_webhook() {

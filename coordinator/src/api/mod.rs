@@ -82,6 +82,7 @@ use crate::space::Space;
 use crate::store::{AuditLog, Books, NoticeLog, VacancyLog};
 use crate::training::Trainings;
 use crate::trees::Trees;
+use crate::webhooks::Troubles;
 pub use alias::OLD_PATHS;
 use auth::{Access, Action, Caller, FailedLogins, Gate, Object, authorize};
 use dialect::{Dialect, PREFIXES};
@@ -121,6 +122,8 @@ pub struct ApiState {
     pub books: Books,
     pub vacancies: VacancyLog,
     pub trainings: Trainings,
+    /// Webhooks that cannot be told.
+    pub troubles: Troubles,
 }
 
 /// What handlers share.

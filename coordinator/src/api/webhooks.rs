@@ -21,7 +21,7 @@ use crate::core::notices::KINDS;
 use crate::core::webhooks::{DeadLetter, Delivery, WebhookKey, WebhookKind, WebhookRecord};
 use crate::store::NoticeLog;
 use crate::store::notices::NoticeError;
-use crate::webhooks::Target;
+use crate::webhooks::{Target, Trouble};
 
 /// Kinds of events that one webhook names.
 const MAX_EVENTS: usize = 32;
@@ -66,6 +66,25 @@ pub(super) struct WebhookView {
     /// Events that it wants, by kind and project, and has not come to yet. What is no alert, one of
     /// the kind `alertmanager` passes over.
     behind: u64,
+    /// Null where the last attempt arrived, and before the first.
+    failing: Option<FailingView>,
+}
+
+/// Attempts that have failed since the last one that arrived, or since the coordinator started.
+#[derive(Serialize, ToSchema)]
+pub(super) struct FailingView {
+    attempts: u64,
+    /// When the first of them failed, RFC 3339.
+    since: String,
+    /// Why the last one did.
+    cause: String,
+}
+
+impl From<Trouble> for FailingView {
+    fn from(trouble: Trouble) -> Self {
+        let Trouble { attempts, since_ms, cause } = trouble;
+        FailingView { attempts, since: wall_text(since_ms), cause }
+    }
 }
 
 /// Webhooks.
@@ -151,6 +170,7 @@ pub(super) async fn list_webhooks(
         .map_err(|error| ApiError::internal("reading the events", &error))?
         .map_err(|error| ApiError::internal("reading the events", &error))?;
     let view = |((record, delivery), behind): (Told, u64)| WebhookView {
+        failing: shared.api.troubles.of(&record.key).map(FailingView::from),
         name: record.key.name,
         project: record.key.project,
         kind: record.kind.word(),

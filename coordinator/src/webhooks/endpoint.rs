@@ -56,13 +56,16 @@ impl Endpoint {
         let name = self.record.key.name.clone();
         let opened = self.parts.sealer.reveal(&self.record.as_secret());
         let Some(target) = opened.ok().and_then(Target::opened) else {
-            tracing::error!(webhook = name, "its address cannot be opened; set it again");
+            let cause = "its address cannot be opened; set it again";
+            tracing::error!(webhook = name, cause);
+            self.parts.troubles.failed(&self.record.key, cause);
             return std::future::pending().await;
         };
         let client = match client(self.record.key.project.is_none(), self.parts.pace.timeout) {
             Ok(client) => client,
             Err(error) => {
                 tracing::error!(webhook = name, %error, "no HTTP client");
+                self.parts.troubles.failed(&self.record.key, &format!("no HTTP client: {error}"));
                 return std::future::pending().await;
             }
         };
@@ -142,9 +145,11 @@ impl Endpoint {
             let signed = self.record.kind == WebhookKind::Generic;
             let sent = sender.send(body, signed.then(|| numbered.id())).await;
             let Err(Failure { cause, again_after }) = sent else {
+                self.parts.troubles.end(&self.record.key);
                 self.progress.delivered += 1;
                 break;
             };
+            self.parts.troubles.failed(&self.record.key, &cause);
             let name = &self.record.key.name;
             let age_ms = now_ms.saturating_sub(numbered.notice.wall_ms);
             let tries_on = attempt < attempts && u128::from(age_ms) < patience.as_millis();

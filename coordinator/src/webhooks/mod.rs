@@ -12,8 +12,10 @@ mod endpoint;
 mod payload;
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use gangline_common::time::Timestamp;
 use tokio::task::JoinHandle;
 
 pub use self::address::{AddressError, Target};
@@ -62,6 +64,46 @@ pub struct Parts {
     /// Name of the cluster.
     pub cluster: String,
     pub pace: Pace,
+    pub troubles: Troubles,
+}
+
+/// Who could not be told at the last attempt. Cheap to clone; no more than there are webhooks.
+#[derive(Clone, Default)]
+pub struct Troubles(Arc<Mutex<BTreeMap<WebhookKey, Trouble>>>);
+
+/// The attempts that have failed since the last one that did not.
+#[derive(Debug, Clone)]
+pub struct Trouble {
+    pub attempts: u64,
+    /// When the first of them failed, by the wall clock.
+    pub since_ms: u64,
+    /// Why the last one did, without the address.
+    pub cause: String,
+}
+
+impl Troubles {
+    /// `None` for a webhook that is well, or has not been tried.
+    pub fn of(&self, key: &WebhookKey) -> Option<Trouble> {
+        self.lock().get(key).cloned()
+    }
+
+    fn failed(&self, key: &WebhookKey, cause: &str) {
+        let since_ms = Timestamp::now().wall_ms;
+        let new = || Trouble { attempts: 0, since_ms, cause: String::new() };
+        let mut troubles = self.lock();
+        let trouble = troubles.entry(key.clone()).or_insert_with(new);
+        trouble.attempts += 1;
+        cause.clone_into(&mut trouble.cause);
+    }
+
+    fn end(&self, key: &WebhookKey) {
+        self.lock().remove(key);
+    }
+
+    // The map is whole after every statement.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<WebhookKey, Trouble>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Runs until it is dropped, and with it every task.
@@ -75,8 +117,9 @@ pub async fn run(parts: Parts) {
         // A task whose record changed begins again from its cursor.
         tasks.retain(|key, task| {
             let keeps = wanted.get(key) == Some(&task.record) && !task.handle.is_finished();
-            if keeps {
-                wanted.remove(key);
+            match keeps {
+                true => drop(wanted.remove(key)),
+                false => parts.troubles.end(key),
             }
             keeps
         });

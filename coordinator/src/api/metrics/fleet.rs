@@ -1,6 +1,6 @@
 //! The coordinator's own page: jobs, queue, nodes, agents, store.
 //!
-//! Labels are names of nodes, pools and states. What users wrote is a label of `gangline_job_info`
+//! Labels are names of nodes, pools, projects, webhooks and states. What users wrote is a label of `gangline_job_info`
 //! alone, and a job has no series any more ten minutes after its end.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,10 @@ use crate::board::{JobSnapshot, NodeSnapshot};
 use crate::core::gang::Member;
 use crate::core::job::{Job, JobState};
 use crate::core::node::Reachability;
+use crate::core::webhooks::{Delivery, WebhookRecord};
 use crate::meters::pool_of;
+
+type WebhookValue = fn(&ApiState, &WebhookRecord, Option<&Delivery>) -> u64;
 
 /// How long a job has series after its end.
 const AFTER_END_MS: u64 = 600_000;
@@ -57,6 +60,7 @@ pub(super) fn page(api: &ApiState) -> Page {
     )
     .add(&[], api.logs.written() as f64);
     add_samples(&mut page, api);
+    add_webhooks(&mut page, api);
     page.extend(api.meters.gather());
     page
 }
@@ -81,6 +85,39 @@ fn add_samples(page: &mut Page, api: &ApiState) {
         ),
     ] {
         page.family(name, help, Kind::Counter).add(&[], count as f64);
+    }
+}
+
+/// Whether others are told. Their names are words, and a project has few of them.
+fn add_webhooks(page: &mut Page, api: &ApiState) {
+    let webhooks = api.board.webhooks();
+    let values: [(&str, &str, Kind, WebhookValue); 3] = [
+        (
+            "gangline_webhook_failing_attempts",
+            "Attempts to tell the webhook that have failed since the last one that arrived.",
+            Kind::Gauge,
+            |api, record, _| api.troubles.of(&record.key).map_or(0, |trouble| trouble.attempts),
+        ),
+        (
+            "gangline_webhook_delivered_total",
+            "Events that the webhook was told of.",
+            Kind::Counter,
+            |_, _, delivery| delivery.map_or(0, |delivery| delivery.delivered),
+        ),
+        (
+            "gangline_webhook_dead_letters",
+            "Events that the webhook could not be told of, of the newest 100.",
+            Kind::Gauge,
+            |_, _, delivery| delivery.map_or(0, |delivery| delivery.dead.len() as u64),
+        ),
+    ];
+    for (name, help, kind, value) in values {
+        let mut family = page.family(name, help, kind);
+        for (record, delivery) in &webhooks {
+            let project = record.key.project.as_deref().unwrap_or_default();
+            let labels = [("project", project), ("webhook", &record.key.name)];
+            family.add(&labels, value(api, record, delivery.as_ref()) as f64);
+        }
     }
 }
 
