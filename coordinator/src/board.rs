@@ -422,6 +422,11 @@ impl Board {
         named.chain(decided).collect()
     }
 
+    /// The gangs that are not gone.
+    pub fn live_gangs(&self) -> Vec<Arc<Gang>> {
+        self.read().live_gangs.values().cloned().collect()
+    }
+
     /// GPUs that jobs hold, by project and pool.
     pub fn held_gpus(&self) -> BTreeMap<(String, String), u32> {
         let inner = self.read();

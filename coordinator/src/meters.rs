@@ -1,7 +1,8 @@
-//! What the driver measures while it works: histograms that only this process knows.
+//! What the driver measures while it works: histograms that only this process knows, and GPU time
+//! since it began.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gangline_common::ids::GangId;
@@ -11,9 +12,15 @@ use prometheus::proto::MetricFamily;
 use prometheus::{CounterVec, Histogram, HistogramOpts, HistogramVec, Opts, exponential_buckets};
 
 use crate::board::Board;
+use crate::core::accounts::Spent;
 use crate::core::effect::{Effects, Write};
 use crate::core::gang::Gang;
 use crate::core::job::JobState;
+use crate::core::vacancy::Vacancy;
+
+/// GPU-milliseconds by what they were, and the project and the pool that they are of. What no project
+/// has, is of none.
+pub type Shares = BTreeMap<(&'static str, String, String), u64>;
 
 /// Cheap to clone; every clone counts into the same.
 #[derive(Clone)]
@@ -24,6 +31,12 @@ struct Inner {
     schedule: Histogram,
     queue_wait: HistogramVec,
     gpu_seconds: CounterVec,
+    /// When this began, by the wall clock.
+    since_ms: u64,
+    /// Since then, of allocations that have ended and of lines of vacancy that are written.
+    ended: Mutex<Shares>,
+    /// What was told last.
+    told: Mutex<Shares>,
 }
 
 impl Meters {
@@ -58,6 +71,9 @@ impl Meters {
             schedule: Histogram::with_opts(schedule)?,
             queue_wait: HistogramVec::new(queue_wait, &["pool"])?,
             gpu_seconds: CounterVec::new(gpu_seconds, &["project", "pool", "class"])?,
+            since_ms: Timestamp::now().wall_ms,
+            ended: Mutex::default(),
+            told: Mutex::default(),
         })))
     }
 
@@ -81,22 +97,67 @@ impl Meters {
         }
     }
 
-    /// Notes allocations that have ended: a GPU-second gets its class at the end.
+    /// Notes allocations that have ended, when a GPU-second gets its class, and what was vacant.
     pub fn note_ends(&self, effects: &Effects) {
         for write in &effects.writes {
-            let Write::Spent(spent) = write else { continue };
-            for (class, ms) in spent.classes.each() {
-                let labels = [spent.project.as_str(), &spent.pool, class];
-                self.0.gpu_seconds.with_label_values(&labels).inc_by(ms as f64 / 1000.0);
+            match write {
+                Write::Spent(spent) => {
+                    for (class, ms) in spent.classes.each() {
+                        let labels = [spent.project.as_str(), &spent.pool, class];
+                        self.0.gpu_seconds.with_label_values(&labels).inc_by(ms as f64 / 1000.0);
+                    }
+                    add_spent(&mut whole(&self.0.ended), spent, self.0.since_ms);
+                }
+                Write::Vacancy(line) => add_vacancy(&mut whole(&self.0.ended), line),
+                _ => {}
             }
         }
     }
 
+    /// GPU time since this began, of what is over.
+    pub fn ended(&self) -> Shares {
+        whole(&self.0.ended).clone()
+    }
+
+    /// GPU time since this began, with what goes on. `ended` was read before that was asked for: what
+    /// ended in between is in neither, and so nothing is ever told to be less than before.
+    pub fn so_far(&self, mut ended: Shares, open: &[Spent], vacant: &[Vacancy]) -> Shares {
+        open.iter().for_each(|spent| add_spent(&mut ended, spent, self.0.since_ms));
+        vacant.iter().for_each(|line| add_vacancy(&mut ended, line));
+        let mut told = whole(&self.0.told);
+        for (share, ms) in ended {
+            let known = told.entry(share).or_default();
+            *known = (*known).max(ms);
+        }
+        told.clone()
+    }
+
     /// All families, as they are now.
     pub fn gather(&self) -> Vec<MetricFamily> {
-        let Inner { commit, schedule, queue_wait, gpu_seconds } = &*self.0;
+        let Inner { commit, schedule, queue_wait, gpu_seconds, .. } = &*self.0;
         [commit.collect(), schedule.collect(), queue_wait.collect(), gpu_seconds.collect()].concat()
     }
+}
+
+fn add_spent(shares: &mut Shares, spent: &Spent, since_ms: u64) {
+    let share = ("allocated", spent.project.clone(), spent.pool.clone());
+    *shares.entry(share).or_default() += spent.after(since_ms).total_ms();
+}
+
+fn add_vacancy(shares: &mut Shares, line: &Vacancy) {
+    let of_nobody = [("quarantined", line.quarantined_ms), ("fragmented", line.fragmented_ms)];
+    let of_nobody = of_nobody.map(|(class, ms)| ((class, String::new(), line.pool.clone()), ms));
+    let queued = line.queued_ms.iter();
+    let queued =
+        queued.map(|(project, ms)| (("queued", project.clone(), line.pool.clone()), *ms));
+    for (share, ms) in of_nobody.into_iter().chain(queued) {
+        *shares.entry(share).or_default() += ms;
+    }
+}
+
+// The maps are whole after every statement.
+fn whole(shares: &Mutex<Shares>) -> MutexGuard<'_, Shares> {
+    shares.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A job that leaves the queue.
@@ -132,4 +193,64 @@ pub fn starts(board: &Board, effects: &Effects, now: Timestamp) -> Vec<Start> {
 pub fn pool_of(board: &Board, gang: &Gang) -> Option<String> {
     let (_, member) = gang.members.last_key_value()?;
     board.pool_of(&member.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::accounts::Classes;
+
+    /// Two GPUs since a moment before the meters began.
+    fn spent(since_ms: u64, ms: u64) -> Spent {
+        Spent {
+            gang: GangId::new("g-1").unwrap(),
+            epoch: gangline_common::ids::Epoch { era: 1, n: 1 },
+            job: gangline_common::ids::JobId::new("j-1").unwrap(),
+            attempt: 1,
+            user: "alice".to_owned(),
+            project: "rl".to_owned(),
+            pool: "a".to_owned(),
+            from_wall_ms: since_ms - 10_000,
+            shares: vec![(2, 10_000 + ms)],
+            classes: Classes { unmeasured_ms: 2 * (10_000 + ms), ..Classes::default() },
+        }
+    }
+
+    #[test]
+    fn gpu_time_grows_while_a_job_runs_and_never_goes_back() {
+        let meters = Meters::new().unwrap();
+        let since_ms = meters.0.since_ms;
+        let of = |shares: &Shares, class, project: &str| {
+            shares.get(&(class, project.to_owned(), "a".to_owned())).copied().unwrap_or(0)
+        };
+        let vacant = |ms| Vacancy {
+            pool: "a".to_owned(),
+            from_wall_ms: since_ms,
+            until_wall_ms: since_ms + ms,
+            quarantined_ms: ms,
+            fragmented_ms: 0,
+            queued_ms: [("rl".to_owned(), 8 * ms)].into(),
+        };
+        let mut told = Vec::new();
+        let mut look = |ended: Shares, open: &[Spent], lines: &[Vacancy]| {
+            let shares = meters.so_far(ended, open, lines);
+            let quarantined = of(&shares, "quarantined", "");
+            told.push((of(&shares, "allocated", "rl"), quarantined, of(&shares, "queued", "rl")));
+        };
+        look(meters.ended(), &[spent(since_ms, 5_000)], &[vacant(100)]);
+        look(meters.ended(), &[spent(since_ms, 6_000)], &[vacant(200)]);
+        // It ends between the two looks.
+        let before = meters.ended();
+        let writes = vec![Write::Spent(spent(since_ms, 7_000)), Write::Vacancy(vacant(300))];
+        meters.note_ends(&Effects { writes, ..Effects::default() });
+        look(before, &[], &[]);
+        look(meters.ended(), &[], &[]);
+        let expected = [
+            (10_000, 100, 800),
+            (12_000, 200, 1_600),
+            (12_000, 200, 1_600),
+            (14_000, 300, 2_400),
+        ];
+        assert_eq!(told, expected);
+    }
 }

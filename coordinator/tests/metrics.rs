@@ -3,6 +3,7 @@
 mod fixture;
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::http::Method;
 use fixture::{ALICE, CAROL, DAVE, Fixture, HeldOpen, SPEC};
@@ -91,7 +92,9 @@ async fn the_coordinators_page_tells_of_jobs_queue_and_nodes() {
         "gangline_agent_reconnects_total{node=\"gpu-1\",pool=\"h100-a\"} 0",
         "gangline_build_info{version=\"test\"} 1",
         "gangline_log_bytes_total 0",
-        "gangline_dropped_samples_total 0",
+        "gangline_lost_samples_total 0",
+        "gangline_untimely_samples_total 0",
+        "gangline_gangs{state=\"starting\",pool=\"h100-a\"} 1",
     ] {
         assert!(after.contains(&format!("{line}\n")), "{line}:\n{after}");
     }
@@ -155,6 +158,35 @@ async fn conditions_and_what_they_take_are_on_the_page() {
     assert!(answer.status().is_success(), "{answer:?}");
     let free = "gangline_node_gpus{,state=\"free\"} 2";
     expect(&[free, "gangline_node_gpus_differ{} 0"], "gangline_node_conditions{").await;
+}
+
+/// A job of weeks is not one jump at its end.
+#[tokio::test]
+async fn gpu_seconds_grow_while_a_job_runs() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node("gpu-1").await;
+    let spec = SPEC.replace("gpus_per_node: 0", "gpus_per_node: 2");
+    let job = fixture.submit(ALICE, &spec).await;
+    let key = fixture.place(&job, 1).await;
+    node.report_running(&key).await;
+    let value = async |name: &str, class: &str| {
+        let text = page(&fixture, "/metrics").await;
+        let labels = format!("class=\"{class}\",pool=\"h100-a\",project=\"rlhf\"");
+        let begin = format!("{name}{{{labels}}} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&begin));
+        line.map(|value| value.parse::<f64>().unwrap())
+    };
+    let began = value("gangline_gpu_seconds_total", "allocated").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let later = value("gangline_gpu_seconds_total", "allocated").await.unwrap();
+    assert!(later >= began + 0.5, "{began} and then {later}");
+    assert!(value("gangline_job_open_gpu_seconds", "unmeasured").await > Some(0.5));
+    assert_eq!(value("gangline_job_gpu_seconds_total", "unmeasured").await, None);
+    node.report_success(&key).await;
+    let ended = value("gangline_job_gpu_seconds_total", "unmeasured").await.unwrap();
+    let in_all = value("gangline_gpu_seconds_total", "allocated").await.unwrap();
+    assert!(ended >= 0.5 && in_all >= later, "{ended} of {in_all}");
+    assert_eq!(value("gangline_job_open_gpu_seconds", "unmeasured").await, None);
 }
 
 #[tokio::test]

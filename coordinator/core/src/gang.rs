@@ -33,6 +33,17 @@ pub enum GangState {
     Stopped,
 }
 
+impl GangState {
+    pub fn word(self) -> &'static str {
+        match self {
+            GangState::Starting => "starting",
+            GangState::Ready => "ready",
+            GangState::Stopping => "stopping",
+            GangState::Stopped => "stopped",
+        }
+    }
+}
+
 /// One member: its share of the allocation, and its phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {

@@ -28,11 +28,15 @@ use super::error::{
     AGENT_AWAY, AGENT_TOO_OLD, ApiError, BAD_PARAMETER, NO_METRICS, NO_SUCH_RAY_MEMBER, Problem,
     cleaned, quoted,
 };
+use super::jobs::ask;
 use super::listener::Transport;
 use super::nodes::find_node;
 use super::{App, Params, Selector, Shared, header_text};
 use crate::agents::AskError;
 use crate::board::NodeSnapshot;
+use crate::core::effect::Answer;
+use crate::core::event::Event;
+use crate::core::explain::Question;
 use crate::core::gang::{Gang, Phase};
 use crate::core::job::Launcher;
 use federation::Merged;
@@ -43,6 +47,8 @@ const PATIENCE_HEADER: &str = "x-prometheus-scrape-timeout-seconds";
 const PATIENCE_SHARE: f64 = 0.9;
 /// Longest wait for an agent.
 const LONGEST_WAIT: Duration = Duration::from_secs(9);
+/// Longest wait for what the driver alone knows; the page does without it then.
+const DRIVER_WAIT: Duration = Duration::from_secs(1);
 /// Agents that are asked at a time for one page of all of them.
 const FEDERATED: usize = 32;
 /// Largest page of one node; a Ray page may be as large as any answer.
@@ -83,7 +89,17 @@ pub(super) async fn own_metrics(
     Caller(principal): Caller,
 ) -> Result<Response, ApiError> {
     authorize(&principal, Action::ReadMetrics, &Object::Fleet)?;
-    own_page(fleet::page(&shared.api))
+    let ended = shared.api.meters.ended();
+    let question = Question::Spent;
+    let asking = ask(&shared, |request| Event::Ask { request, question });
+    let spent = match tokio::time::timeout(DRIVER_WAIT, asking).await {
+        Ok(Ok(Ok(Answer::Spent(open, vacant)))) => {
+            Some(fleet::GpuTime { so_far: shared.api.meters.so_far(ended, &open, &vacant), open })
+        }
+        // A coordinator that cannot decide now is looked at for just that.
+        Ok(_) | Err(_) => None,
+    };
+    own_page(fleet::page(&shared.api, spent.as_ref()))
 }
 
 /// A node's metrics, asked from its agent now: GPUs, InfiniBand, host.

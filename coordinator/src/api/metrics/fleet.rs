@@ -12,11 +12,12 @@ use gangline_common::time::Timestamp;
 
 use crate::api::ApiState;
 use crate::board::{JobSnapshot, NodeSnapshot};
+use crate::core::accounts::Spent;
 use crate::core::gang::Member;
 use crate::core::job::{Job, JobState};
 use crate::core::node::Reachability;
 use crate::core::webhooks::{Delivery, WebhookRecord};
-use crate::meters::pool_of;
+use crate::meters::{Shares, pool_of};
 
 type WebhookValue = fn(&ApiState, &WebhookRecord, Option<&Delivery>) -> u64;
 
@@ -32,8 +33,14 @@ const NODE_STATES: [&str; 11] = [
     "lost", "offline",
 ];
 
-/// All families as they are now.
-pub(super) fn page(api: &ApiState) -> Page {
+/// What the driver knows of GPU time.
+pub(super) struct GpuTime {
+    pub so_far: Shares,
+    pub open: Vec<Spent>,
+}
+
+/// All families as they are now; those of GPU time where that is known.
+pub(super) fn page(api: &ApiState, gpu_time: Option<&GpuTime>) -> Page {
     let now = Timestamp::now();
     let mut page = Page::default();
     let mut info = page.family(
@@ -52,7 +59,11 @@ pub(super) fn page(api: &ApiState) -> Page {
     let in_use = nodes.iter().filter_map(|snapshot| snapshot.node.pool());
     let pools = declared.keys().map(String::as_str).chain(in_use).collect();
     add_queue(&mut page, api, &jobs, &pools, now);
+    add_gangs(&mut page, api);
     add_jobs(&mut page, api, &jobs, now);
+    if let Some(gpu_time) = gpu_time {
+        add_gpu_time(&mut page, gpu_time);
+    }
     page.family(
         "gangline_log_bytes_total",
         "Bytes of logs that were written since the coordinator started.",
@@ -74,8 +85,8 @@ fn add_samples(page: &mut Page, api: &ApiState) {
             counts.received,
         ),
         (
-            "gangline_dropped_samples_total",
-            "Samples of nodes that agents did not send, or that came too soon to be kept.",
+            "gangline_lost_samples_total",
+            "Samples of all nodes that agents did not send, or that came too soon to be kept.",
             counts.dropped + counts.hasty,
         ),
         (
@@ -275,6 +286,50 @@ fn add_queue(
     );
     for (pool, waited_ms) in &oldest {
         family.add(&[("pool", pool)], seconds(*waited_ms));
+    }
+}
+
+fn add_gangs(page: &mut Page, api: &ApiState) {
+    let mut count: BTreeMap<(&str, String), u32> = BTreeMap::new();
+    for gang in api.board.live_gangs() {
+        let pool = pool_of(&api.board, &gang).unwrap_or_default();
+        *count.entry((gang.state.word(), pool)).or_default() += 1;
+    }
+    let mut family = page.family(
+        "gangline_gangs",
+        "Gangs that hold an allocation, by state and pool.",
+        Kind::Gauge,
+    );
+    for ((state, pool), count) in &count {
+        family.add(&[("state", state), ("pool", pool)], f64::from(*count));
+    }
+}
+
+fn add_gpu_time(page: &mut Page, gpu_time: &GpuTime) {
+    let mut family = page.family(
+        "gangline_gpu_seconds_total",
+        "GPU-seconds since the coordinator started, up to now: allocated to jobs, and of no \
+         allocation: quarantined, fragmented, and queued for by jobs.",
+        Kind::Counter,
+    );
+    for ((class, project, pool), ms) in &gpu_time.so_far {
+        let labels = [("class", *class), ("pool", pool), ("project", project)];
+        family.add(&labels, seconds(*ms));
+    }
+    let mut open: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
+    for spent in &gpu_time.open {
+        for (class, ms) in spent.classes.each() {
+            *open.entry((&spent.project, &spent.pool, class)).or_default() += ms;
+        }
+    }
+    let mut family = page.family(
+        "gangline_job_open_gpu_seconds",
+        "GPU-seconds of allocations that go on, from their beginning, by what became of them as it \
+         looks now.",
+        Kind::Gauge,
+    );
+    for ((project, pool, class), ms) in open {
+        family.add(&[("class", class), ("pool", pool), ("project", project)], seconds(ms));
     }
 }
 
