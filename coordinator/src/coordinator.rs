@@ -134,6 +134,8 @@ impl Coordinator {
             .await
             .with_context(|| format!("binding the HTTP address {}", config.http))?;
         let http_address = socket.local_addr()?;
+        let started = Timestamp::now();
+        let trainings = Trainings::new(logs.clone(), started);
         let troubles = webhooks::Troubles::default();
         let telling = webhooks::Parts {
             driver: driver.handle.clone(),
@@ -143,11 +145,10 @@ impl Coordinator {
             cluster: cluster.clone(),
             pace: webhooks::Pace::default(),
             troubles: troubles.clone(),
+            trainings: trainings.clone(),
         };
         tokio::spawn(webhooks::run(telling));
         let rules = Rules::built_in().context("the rules of the diagnosis")?;
-        let started = Timestamp::now();
-        let trainings = Trainings::new(logs.clone(), started);
         let known = (driver.board.clone(), sealer.clone());
         let examiner =
             Examiner::new(known, logs.clone(), rules, trainings.clone(), telemetry.clone())

@@ -22,10 +22,12 @@ use gangline_coordinator::core::job::Transition;
 use gangline_coordinator::core::node::{Lifecycle, Node, Reachability};
 use gangline_coordinator::core::notices::Notice;
 use gangline_coordinator::driver;
+use gangline_coordinator::ingest::logs::Logs;
 use gangline_coordinator::meters::Meters;
 use gangline_coordinator::outbox::Outbox;
 use gangline_coordinator::secrets::Sealer;
 use gangline_coordinator::store::Store;
+use gangline_coordinator::training::Trainings;
 use gangline_coordinator::webhooks::{self, EVENT_ID, Pace, Parts, SIGNATURE, Troubles, signature};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -148,6 +150,7 @@ impl Telling {
             cluster: "test".to_owned(),
             pace: PACE,
             troubles: fixture.troubles.clone(),
+            trainings: fixture.trainings.clone(),
         }));
         Telling { fixture, task }
     }
@@ -344,7 +347,9 @@ async fn a_project_is_told_of_its_own_jobs_only() {
         let came = all
             .until("interruption", |came| came.iter().any(|came| is(came, "job.interrupted")))
             .await;
-        println!("an interruption was told after {:?}", before.elapsed());
+        let took = before.elapsed();
+        println!("an interruption was told after {took:?}");
+        assert!(took < Duration::from_secs(30), "{took:?}");
         // The end is told once it is known why.
         all.until("end", |came| came.iter().any(|came| is(came, "job.failed"))).await;
         let is_it = |came: &&Came| came.kind() == "job.interrupted";
@@ -545,6 +550,7 @@ async fn the_next_coordinator_goes_on_where_the_last_one_was() {
         cluster: "test".to_owned(),
         pace: PACE,
         troubles: Troubles::default(),
+        trainings: Trainings::new(Logs::new(copy.path().join("logs")), Timestamp::now()),
     };
     let task = tokio::spawn(webhooks::run(parts));
     let came = endpoint

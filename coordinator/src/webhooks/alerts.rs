@@ -7,18 +7,24 @@ use std::collections::BTreeMap;
 use gangline_common::time::wall_text;
 use serde_json::{Value, json};
 
+use super::Parts;
 use crate::board::Board;
 use crate::core::health::Level;
+use crate::core::job::JobState;
 use crate::core::node::Reachability;
 use crate::core::notices::Notice;
+use crate::core::webhooks::WebhookRecord;
 
 /// An alert that is not sent again ends after this long, in milliseconds: Alertmanager's own default.
 const LIFE_MS: u64 = 300_000;
 /// Alerts of one request.
 pub(super) const AT_ONCE: usize = 100;
 
-/// Name and severity of what becomes an alert by itself. Lost nodes and standing conditions go on: see
-/// [`firing`].
+/// What a stalled training is told as.
+const STALLED: &str = "job.stalled";
+
+/// Name and severity of what becomes an alert by itself. Lost nodes, standing conditions and stalled
+/// trainings go on: see [`firing`].
 const NAMES: [(&str, &str, &str); 15] = [
     ("job.failed", "GanglineJobFailed", "warning"),
     ("job.timeout", "GanglineJobTimeout", "info"),
@@ -26,7 +32,7 @@ const NAMES: [(&str, &str, &str); 15] = [
     ("job.held", "GanglineJobHeld", "warning"),
     ("job.node_lost", "GanglineJobNodeLost", "warning"),
     ("job.idle", "GanglineJobIdle", "warning"),
-    ("job.stalled", "GanglineJobStalled", "warning"),
+    (STALLED, "GanglineJobStalled", "warning"),
     ("job.hung", "GanglineJobHung", "critical"),
     ("job.disk_low", "GanglineJobDiskLow", "warning"),
     ("job.copy_failed", "GanglineJobCopyFailed", "warning"),
@@ -40,15 +46,19 @@ const NAMES: [(&str, &str, &str); 15] = [
 /// The alert of something that has happened. It goes on from now, not from then: what is told late
 /// would be over when it comes.
 pub(super) fn alert_of(cluster: &str, notice: &Notice, now_ms: u64) -> Option<Value> {
-    let (_, name, severity) = NAMES.iter().find(|(kind, ..)| *kind == notice.kind)?;
-    let mut labels = labels(name, severity, cluster, &notice.object);
-    labels.extend(notice.project.as_ref().map(|project| ("project", project.clone())));
     Some(json!({
-        "labels": labels,
+        "labels": labels_of(cluster, notice)?,
         "annotations": { "summary": notice.reason },
         "startsAt": wall_text(notice.wall_ms),
         "endsAt": wall_text(now_ms.max(notice.wall_ms).saturating_add(LIFE_MS)),
     }))
+}
+
+fn labels_of(cluster: &str, notice: &Notice) -> Option<BTreeMap<&'static str, String>> {
+    let (_, name, severity) = NAMES.iter().find(|(kind, ..)| *kind == notice.kind)?;
+    let mut labels = labels(name, severity, cluster, &notice.object);
+    labels.extend(notice.project.as_ref().map(|project| ("project", project.clone())));
+    Some(labels)
 }
 
 /// `job j-1` becomes the label `job_id`, `node gpu-1` the label `node`.
@@ -93,8 +103,39 @@ impl Firing {
     }
 }
 
-/// Everything that goes on now, by what it is about.
-pub(super) fn firing(cluster: &str, board: &Board) -> BTreeMap<String, Firing> {
+/// Everything that goes on now and that a webhook is told of, by what it is about. Nodes are for those
+/// of the fleet.
+pub(super) fn firing(parts: &Parts, record: &WebhookRecord) -> BTreeMap<String, Firing> {
+    let mut all = stalled(parts, record);
+    if record.key.project.is_none() {
+        all.extend(of_nodes(&parts.cluster, &parts.board));
+    }
+    all
+}
+
+/// Trainings that have stalled: the alert of the notice about that goes on for as long as it is so.
+fn stalled(parts: &Parts, record: &WebhookRecord) -> BTreeMap<String, Firing> {
+    let running = parts.board.jobs().into_iter().filter(|job| job.state == JobState::Running);
+    let stalled = running.filter_map(|job| {
+        let shown = parts.trainings.shown(&job.id);
+        let stalled = shown.stalled(&job)?;
+        let (object, project) = (format!("job {}", job.id), Some(job.project.clone()));
+        let (kind, reason) = (STALLED.to_owned(), stalled.said.to_string());
+        let wall_ms = stalled.since.wall_ms;
+        let notice = Notice { wall_ms, kind, object, project, reason };
+        record.wants(&notice).then(|| going_on(&parts.cluster, &notice)).flatten()
+    });
+    stalled.collect()
+}
+
+/// What a notice tells of as something that goes on.
+fn going_on(cluster: &str, notice: &Notice) -> Option<(String, Firing)> {
+    let labels = labels_of(cluster, notice)?;
+    let (summary, since_ms) = (notice.reason.clone(), notice.wall_ms);
+    Some((format!("{} {}", notice.object, notice.kind), Firing { labels, summary, since_ms }))
+}
+
+fn of_nodes(cluster: &str, board: &Board) -> BTreeMap<String, Firing> {
     let nodes = board.nodes().into_iter().map(|snapshot| snapshot.node);
     let nodes: Vec<_> = nodes.filter(|node| !node.revoked).collect();
     let sick = nodes.iter().flat_map(|node| {
@@ -122,4 +163,27 @@ pub(super) fn firing(cluster: &str, board: &Board) -> BTreeMap<String, Firing> {
         (object, firing)
     });
     sick.chain(lost).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under other labels Alertmanager would have two, of which one ends by itself.
+    #[test]
+    fn what_goes_on_is_the_alert_of_its_notice() {
+        let notice = Notice {
+            wall_ms: 1_800_000_000_000,
+            kind: STALLED.to_owned(),
+            object: "job j-1".to_owned(),
+            project: Some("rl".to_owned()),
+            reason: "no step for 5 min".to_owned(),
+        };
+        let now_ms = notice.wall_ms + 60_000;
+        let (name, firing) = going_on("c1", &notice).unwrap();
+        assert_eq!(name, "job j-1 job.stalled");
+        assert_eq!(alert_of("c1", &notice, now_ms), Some(firing.alert(now_ms, false)));
+        assert_eq!(firing.alert(now_ms, false)["labels"]["project"], "rl");
+        assert_eq!(firing.alert(now_ms, true)["endsAt"], wall_text(now_ms));
+    }
 }

@@ -70,8 +70,8 @@ impl Endpoint {
             }
         };
         let sender = Sender { client, target };
-        if self.record.kind == WebhookKind::Alertmanager && self.record.key.project.is_none() {
-            let going_on = tell_what_goes_on(self.parts.clone(), &sender);
+        if self.record.kind == WebhookKind::Alertmanager {
+            let going_on = tell_what_goes_on(self.parts.clone(), self.record.clone(), &sender);
             tokio::join!(going_on, self.tell_notices(&sender));
         } else {
             self.tell_notices(&sender).await;
@@ -212,14 +212,14 @@ async fn read<T: Send + 'static>(
 }
 
 /// Sends alerts that go on again and again, and each once more when it is over.
-async fn tell_what_goes_on(parts: Parts, sender: &Sender) {
+async fn tell_what_goes_on(parts: Parts, record: WebhookRecord, sender: &Sender) {
     let mut changes = parts.board.notices();
     let mut ticks = tokio::time::interval(parts.pace.again);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known: BTreeMap<String, Firing> = BTreeMap::new();
     let mut is_tick = false;
     loop {
-        let now = firing(&parts.cluster, &parts.board);
+        let now = firing(&parts, &record);
         let now_ms = Timestamp::now().wall_ms;
         let over = known.iter().filter(|(object, _)| !now.contains_key(*object));
         let over = over.map(|(_, firing)| firing.alert(now_ms, true));

@@ -26,6 +26,7 @@ use crate::core::webhooks::{WebhookKey, WebhookRecord};
 use crate::driver::DriverHandle;
 use crate::secrets::Sealer;
 use crate::store::NoticeLog;
+use crate::training::Trainings;
 
 /// How endpoints are told.
 #[derive(Debug, Clone, Copy)]
@@ -65,6 +66,8 @@ pub struct Parts {
     pub cluster: String,
     pub pace: Pace,
     pub troubles: Troubles,
+    /// Which of them have stalled.
+    pub trainings: Trainings,
 }
 
 /// Who could not be told at the last attempt. Cheap to clone; no more than there are webhooks.
