@@ -5,12 +5,14 @@ mod support;
 
 use gangline_common::ids::MemberId;
 use gangline_coordinator::core::accounts::Classes;
+use gangline_coordinator::core::controls::Control;
 use gangline_coordinator::core::event::Event;
 use gangline_coordinator::core::idle::{IdlePolicy, WARN_AFTER_MS};
 use gangline_coordinator::core::job::JobState;
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::projects::ProjectChange;
 use gangline_coordinator::core::stall::{StallKind, StallWord};
+use gangline_coordinator::core::vacancy::Vacancy;
 use proptest::prelude::*;
 use support::{Fleet, ended};
 
@@ -286,6 +288,52 @@ fn operators_acts_on_nodes_are_told() {
     );
     let reasons: Vec<&str> = fleet.notices[2..].iter().map(|n| n.reason.as_str()).collect();
     assert_eq!(reasons, ["by alice: fan", "by alice: fan", "by alice"]);
+}
+
+// ---------------------------------------------------------------- what nobody has
+
+/// GPU-milliseconds of the open lines: closed to jobs, free in pieces, and waited for by project `rl`.
+fn vacant(fleet: &Fleet) -> [u64; 3] {
+    let lines = fleet.core.vacancies();
+    let sum = |of: fn(&Vacancy) -> u64| lines.iter().map(of).sum();
+    [
+        sum(|line| line.quarantined_ms),
+        sum(|line| line.fragmented_ms),
+        sum(|line| line.queued_ms.get("rl").copied().unwrap_or(0)),
+    ]
+}
+
+/// What a minute adds to them.
+fn in_a_minute(fleet: &mut Fleet) -> [u64; 3] {
+    let before = vacant(fleet);
+    seconds(fleet, 60);
+    let mut gpus = vacant(fleet);
+    gpus.iter_mut().zip(before).for_each(|(after, before)| *after = (*after - before) / MIN);
+    gpus
+}
+
+#[test]
+fn gpus_that_nobody_has_are_in_the_class_of_the_reason() {
+    let spec = |gpus: u32| {
+        COMMAND.replace("nnodes: 2, gpus_per_node: 2", &format!("nnodes: 1, gpus_per_node: {gpus}"))
+    };
+    let mut fleet = two_workers();
+    seconds(&mut fleet, 20);
+    assert_eq!(in_a_minute(&mut fleet), [0, 0, 0], "free GPUs for which nobody waits");
+    fleet.maintain("b", Maintenance::Cordon { why: "fan".to_owned() });
+    assert_eq!(in_a_minute(&mut fleet), [4, 0, 0], "a closed node");
+    fleet.submit("j1", &spec(3));
+    fleet.settle();
+    assert_eq!(in_a_minute(&mut fleet), [4, 0, 0], "one GPU is left, for whoever wants one");
+    fleet.submit("j2", &spec(2));
+    fleet.settle();
+    assert_eq!(in_a_minute(&mut fleet), [4, 1, 2], "it is too few for who waits");
+    fleet.control("j2", Control::Hold { why: String::new() });
+    assert_eq!(in_a_minute(&mut fleet), [4, 0, 0], "who is held waits for no GPU");
+    fleet.control("j2", Control::Release);
+    fleet.maintain("b", Maintenance::Resume);
+    fleet.settle();
+    assert_eq!(in_a_minute(&mut fleet), [0, 0, 0], "everybody has what they want");
 }
 
 // ---------------------------------------------------------------- any history
