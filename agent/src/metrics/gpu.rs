@@ -83,9 +83,12 @@ fn rate(gpu: &GpuSample, of: fn(&Profile) -> Option<u64>) -> Option<f64> {
     whole(of(gpu.profile.as_ref()?))
 }
 
-/// What each link of each GPU told last, by family. As many as the node has ever had.
+/// Counts by the number of the link.
+type LinkCounts = BTreeMap<u32, u64>;
+
+/// What each link told last, by GPU and family. As many as the node has ever had.
 #[derive(Debug, Default)]
-pub(super) struct LinksTold(Mutex<BTreeMap<(String, &'static str), BTreeMap<u32, u64>>>);
+pub(super) struct LinksTold(Mutex<BTreeMap<(String, &'static str), LinkCounts>>);
 
 impl LinksTold {
     /// The sum over all links that ever told; absent when none does now. One that does not answer
