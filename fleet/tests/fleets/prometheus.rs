@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{RAY, TestResult, built, ray_python, runs};
+use crate::support::{RAY, SHORT, TestResult, built, ray_python, runs};
 use anyhow::{Context, bail, ensure};
 use gangline_fleet::api::Api;
 use gangline_fleet::build::{Binaries, workspace};
 use gangline_fleet::fleet::{AgentOptions, Fleet, FleetOptions};
 use gangline_fleet::process::Process;
 use gangline_fleet::slots;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// How long Prometheus may take until it has seen what there is.
 const SEEN: Duration = Duration::from_secs(60);
@@ -74,19 +74,25 @@ fn the_alert_rules_are_valid_and_each_fires() -> TestResult {
     Ok(())
 }
 
-/// Names of metrics in the panels of a dashboard.
+/// Names of metrics in the panels of a dashboard and in its variables.
 fn names_in(dashboard: &str) -> anyhow::Result<BTreeSet<String>> {
     let board: Value = serde_json::from_str(dashboard)?;
     let panels = board["panels"].as_array().context("panels")?;
     let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
     let mut names = BTreeSet::new();
     for target in targets {
-        let expression = target["expr"].as_str().context("expr")?;
-        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let words = expression.split(|c| !is_part(c));
-        names.extend(words.filter(|word| is_metric(word)).map(str::to_owned));
+        names.extend(names_of(target["expr"].as_str().context("expr")?));
     }
+    let variables = board["templating"]["list"].as_array().into_iter().flatten();
+    names.extend(variables.filter_map(|one| one["query"].as_str()).flat_map(names_of));
     Ok(names)
+}
+
+/// Names of metrics in an expression.
+fn names_of(expression: &str) -> impl Iterator<Item = String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words = expression.split(move |c| !is_part(c));
+    words.filter(|word| is_metric(word)).map(str::to_owned)
 }
 
 fn is_metric(word: &str) -> bool {
@@ -97,8 +103,10 @@ fn is_metric(word: &str) -> bool {
 #[test]
 fn names_are_found_in_expressions() -> TestResult {
     let board = r#"{"panels": [{"targets": [{"expr":
-        "sum by (node) (rate(node_load1{node=\"x\"}[5m])) / up > bool gangline_jobs"}]}, {}]}"#;
-    let expected = ["gangline_jobs", "node_load1", "up"];
+        "sum by (node) (rate(node_load1{node=\"x\"}[5m])) / up > bool gangline_jobs"}]}, {}],
+        "templating": {"list": [{"query": "prometheus"},
+        {"query": "label_values(gangline_node_up{pool=\"a\"}, node)"}]}}"#;
+    let expected = ["gangline_jobs", "gangline_node_up", "node_load1", "up"];
     assert_eq!(names_in(board)?.iter().map(String::as_str).collect::<Vec<_>>(), expected);
     Ok(())
 }
@@ -291,12 +299,21 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     let api = fleet.api()?;
     let job = api.submit(SPEC).await?;
     api.wait_job(&job, &["RUNNING"], RAY).await?;
-    // The queue has metrics while a job waits.
+    // The queue has metrics while a job waits, conditions where something is wrong with a node, and
+    // webhooks where there is one.
     let waiting = api.submit(&SPEC.replace("gpus_per_node: 1", "gpus_per_node: 4")).await?;
+    fleet.add_agent(AgentOptions::worker("sick", 1)).await?;
+    api.wait_node("sick", &["ready"], SHORT).await?;
+    let inject = json!({ "fault": "xid=79" }).to_string();
+    let (status, answer) = api.post("/api/v1/nodes/sick/inject", &[], &inject).await?;
+    ensure!(status == 200, "{answer}");
+    let hook = json!({ "url": "http://127.0.0.1:9/", "events": ["node.released"] }).to_string();
+    let (status, answer) = api.put("/api/v1/webhooks/ops?fleet=true", &hook).await?;
+    ensure!(status == 200, "{answer}");
 
     configure(&fleet, directory.path())?;
     let prometheus = Prometheus::start(directory.path()).await?;
-    // The coordinator, three nodes, and the head and two ranks of the Ray cluster.
+    // The coordinator, four nodes, and the head and two ranks of the Ray cluster.
     let up = |job: &str, count: usize| {
         let query = format!("up{{job=\"{job}\"}}");
         let prometheus = &prometheus;
@@ -309,15 +326,15 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
         }
     };
     up("gangline", 1).await?;
-    let nodes = up("gangline-node", 3).await?;
+    let nodes = up("gangline-node", 4).await?;
     let instances: BTreeSet<&str> = nodes.iter().map(|(labels, _)| &*labels["instance"]).collect();
-    assert_eq!(instances, ["a", "b", "head"].into());
+    assert_eq!(instances, ["a", "b", "head", "sick"].into());
     let ray = up("ray", 3).await?;
     assert!(ray.iter().all(|(labels, _)| labels["ray_io_cluster"] == job), "{ray:?}");
 
     // The GPUs of the job carry its id and no others do; the stock dashboard has its six families.
     for name in DASHBOARD_12239 {
-        let all = prometheus.until(name, |found| found.len() == 8).await?;
+        let all = prometheus.until(name, |found| found.len() == 9).await?;
         assert!(all.iter().all(|(labels, _)| labels.contains_key("gpu")), "{all:?}");
         let of_job = all.iter().filter(|(labels, _)| labels.get("hpc_job") == Some(&job));
         let places: BTreeSet<&str> = of_job.map(|(labels, _)| &*labels["instance"]).collect();
@@ -325,13 +342,19 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
         assert_eq!(all.iter().filter(|(labels, _)| labels.contains_key("hpc_job")).count(), 2);
     }
 
-    // Every name that a dashboard asks for; those with a rate need a second scrape.
+    // Every name that a dashboard asks for, in panels and variables; those with a rate need a second scrape.
     let mut wanted: BTreeSet<String> = BTreeSet::new();
     for name in ["cluster.json", "job.json", "node.json"] {
         let path = monitoring().join("dashboards").join(name);
         wanted.extend(names_in(&std::fs::read_to_string(path)?)?);
     }
     wanted.extend(DASHBOARD_12239.map(str::to_owned));
+    // And every name that an alert asks for: without it that alert never fires.
+    let rules = prometheus.api.get("/api/v1/rules").await?;
+    let rules = rules["data"]["groups"][0]["rules"].as_array().context("rules")?.clone();
+    for rule in &rules {
+        wanted.extend(names_of(rule["query"].as_str().context("query")?));
+    }
     if infiniband.is_none() {
         wanted.retain(|name| !name.starts_with("node_infiniband_"));
     }
@@ -341,7 +364,7 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
         let names = prometheus.names().await?;
         let missing: Vec<&String> = wanted.iter().filter(|name| !names.contains(*name)).collect();
         if missing.is_empty() {
-            println!("{} names are scraped, {} of them in dashboards", names.len(), wanted.len());
+            println!("{} names are scraped, {} of them are asked for", names.len(), wanted.len());
             break;
         }
         ensure!(Instant::now() < until, "never scraped: {missing:?}");
@@ -369,7 +392,7 @@ async fn a_real_prometheus_reads_a_fleet() -> TestResult {
     prometheus.until("up{job=\"gangline-node\",instance=\"b\"}", gone).await?;
     prometheus.until("gangline_node_up{node=\"b\"}", gone).await?;
     let others = prometheus.query("up{job=\"gangline-node\",instance!=\"b\"}").await?;
-    assert!(others.len() == 2 && others.iter().all(|(_, value)| *value == 1.0), "{others:?}");
+    assert!(others.len() == 3 && others.iter().all(|(_, value)| *value == 1.0), "{others:?}");
     fleet.start_agent("b")?;
     prometheus
         .until("up{job=\"gangline-node\",instance=\"b\"}", |found| {
