@@ -86,9 +86,9 @@ async fn connection(
     pool: Option<&str>,
     news: &mpsc::Sender<News>,
 ) -> Result<(), End> {
-    fetch(client, news).await?;
-    let pool: Vec<_> = pool.into_iter().map(|pool| ("pool", pool.to_owned())).collect();
-    let mut response = client.stream(&["nodes", "stream"], &pool).await?;
+    fetch(client, pool, news).await?;
+    let query: Vec<_> = pool.into_iter().map(|pool| ("pool", pool.to_owned())).collect();
+    let mut response = client.stream(&["nodes", "stream"], &query).await?;
     tell(news, News::Connected).await?;
     let mut parser = SseParser::default();
     let mut fetched = Instant::now();
@@ -98,7 +98,7 @@ async fn connection(
         let chunk = tokio::select! {
             chunk = response.chunk() => chunk.map_err(|error| client.unreachable(&error))?,
             () = tokio::time::sleep_until(due.into()) => {
-                fetch(client, news).await?;
+                fetch(client, pool, news).await?;
                 (fetched, stale) = (Instant::now(), false);
                 continue;
             }
@@ -131,8 +131,9 @@ async fn take(event: &SseEvent, news: &mpsc::Sender<News>) -> Result<bool, Gone>
     }
 }
 
-async fn fetch(client: &Client, news: &mpsc::Sender<News>) -> Result<(), End> {
-    let (_, nodes) = node::fetch(client, None).await?;
+/// All nodes, or those of the pool: a fleet of thousands is much to send again and again.
+async fn fetch(client: &Client, pool: Option<&str>, news: &mpsc::Sender<News>) -> Result<(), End> {
+    let (_, nodes) = node::fetch(client, pool).await?;
     Ok(tell(news, News::All(nodes, live_jobs(client).await?)).await?)
 }
 

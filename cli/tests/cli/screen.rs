@@ -13,7 +13,7 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use serde_json::json;
 
 use crate::answers::{nodes, running, unexpected};
-use crate::server::{Play, Server, command, json as answer, problem};
+use crate::server::{Asked, Play, Server, command, json as answer, problem};
 
 /// A screen that shows nothing new for this long hangs.
 const HANG: Duration = Duration::from_secs(30);
@@ -162,6 +162,9 @@ fn an_interrupt_and_a_signal_end_it_as_well() {
         server.asked_for("GET /api/v1/nodes/stream").into_iter().next()
     });
     assert_eq!(asked.expect("a stream").query["pool"], "h100-a");
+    let lists = server.asked_for("GET /api/v1/nodes");
+    let of_pool = |asked: &Asked| asked.query.get("pool").is_some_and(|pool| pool == "h100-a");
+    assert!(!lists.is_empty() && lists.iter().all(of_pool), "{lists:?}");
     top.press("\u{3}");
     top.ends(0);
     let top = OnTerminal::start(&server, &["top"]);
