@@ -148,8 +148,7 @@ fn add_vacancy(shares: &mut Shares, line: &Vacancy) {
     let of_nobody = [("quarantined", line.quarantined_ms), ("fragmented", line.fragmented_ms)];
     let of_nobody = of_nobody.map(|(class, ms)| ((class, String::new(), line.pool.clone()), ms));
     let queued = line.queued_ms.iter();
-    let queued =
-        queued.map(|(project, ms)| (("queued", project.clone(), line.pool.clone()), *ms));
+    let queued = queued.map(|(project, ms)| (("queued", project.clone(), line.pool.clone()), *ms));
     for (share, ms) in of_nobody.into_iter().chain(queued) {
         *shares.entry(share).or_default() += ms;
     }
@@ -245,12 +244,8 @@ mod tests {
         meters.note_ends(&Effects { writes, ..Effects::default() });
         look(before, &[], &[]);
         look(meters.ended(), &[], &[]);
-        let expected = [
-            (10_000, 100, 800),
-            (12_000, 200, 1_600),
-            (12_000, 200, 1_600),
-            (14_000, 300, 2_400),
-        ];
+        let expected =
+            [(10_000, 100, 800), (12_000, 200, 1_600), (12_000, 200, 1_600), (14_000, 300, 2_400)];
         assert_eq!(told, expected);
     }
 }

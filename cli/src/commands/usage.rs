@@ -81,7 +81,10 @@ pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Resul
         screen.hint(&format!("{left_out} more rows are not shown"));
     }
     if let Some(since) = answer.get("complete_since").and_then(Value::as_str) {
-        screen.hint(&format!("the books are full: what ended before {} is not in them", local(since)));
+        screen.hint(&format!(
+            "the books are full: what ended before {} is not in them",
+            local(since)
+        ));
     }
     Ok(exit::OK)
 }

@@ -151,7 +151,8 @@ impl Core {
             }
             None if idle_ms >= warn_after_ms => {
                 meter.warned = Some(Warned { at: now, idle_ms });
-                let then = pause_ms.map(|ms| format!("; they are reclaimed in {} min", ms / 60_000));
+                let then =
+                    pause_ms.map(|ms| format!("; they are reclaimed in {} min", ms / 60_000));
                 let reason = format!("{what}{}", then.unwrap_or_default());
                 self.tell("job.idle", About::Job(&job), &reason, now, out);
             }

@@ -241,7 +241,9 @@ where
             let mut response = router.oneshot(request).await?;
             // There is too much of something: who is refused is not to keep a connection as well.
             if is_crowded(response.status()) {
-                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
         }

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use redb::{
-    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError, TableHandle, WriteTransaction,
+    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError, TableHandle,
+    WriteTransaction,
 };
 
 use super::reader::Rows;
