@@ -373,6 +373,7 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
     pub gpus_total: Option<u64>,
     pub gpus_in_use: Option<u64>,
+    pub gpus_free: Option<u64>,
     pub jobs: Vec<String>,
     pub cpus: Option<f64>,
     pub memory_bytes: Option<u64>,

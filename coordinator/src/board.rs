@@ -1,16 +1,16 @@
 //! Memory snapshots for readers: what the driver last committed, never queued behind writes.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use gangline_common::ids::{GangId, JobId, NodeId};
+use gangline_common::ids::{GangId, GpuId, JobId, NodeId};
 use tokio::sync::watch;
 
 use crate::core::Core;
 use crate::core::checkpoints::{Saved, TrainingCheckpoint};
 use crate::core::credential::{ApiTokenRecord, JoinTokenRecord};
 use crate::core::effect::{Effects, Seen, Write};
-use crate::core::gang::Gang;
+use crate::core::gang::{Gang, Member};
 use crate::core::job::{Attempt, Job, JobState};
 use crate::core::node::Node;
 use crate::core::node_test::NodeTest;
@@ -37,6 +37,38 @@ pub struct JobSnapshot {
 pub struct NodeSnapshot {
     pub node: Arc<Node>,
     pub gangs: Vec<Arc<Gang>>,
+}
+
+/// The GPUs of a node: those that jobs have, and of the others those that a job could get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GpuCount {
+    pub in_use: usize,
+    pub free: usize,
+    pub unusable: usize,
+}
+
+impl NodeSnapshot {
+    /// Members that hold something of the node.
+    pub fn holders(&self) -> impl Iterator<Item = &Member> {
+        let members = self.gangs.iter().flat_map(|gang| gang.members_on(&self.node.id));
+        members.map(|(_, member)| member).filter(|member| member.holds())
+    }
+
+    /// Nothing is free on a node that takes no jobs, and no GPU that is not offered for a condition of
+    /// its own.
+    pub fn gpus(&self) -> GpuCount {
+        let held: BTreeSet<&GpuId> = self.holders().flat_map(|member| &member.gpus).collect();
+        let (is_open, withheld) = (self.node.is_open(), self.node.withheld());
+        let mut count = GpuCount { in_use: held.len(), ..GpuCount::default() };
+        let inventory = self.node.inventory.iter().flat_map(|inventory| &inventory.gpus);
+        for gpu in inventory.filter(|gpu| !held.contains(&gpu.uuid)) {
+            match is_open && !withheld.contains(&gpu.uuid) {
+                true => count.free += 1,
+                false => count.unusable += 1,
+            }
+        }
+        count
+    }
 }
 
 /// Cheap to clone; one writer (the driver), any number of readers.

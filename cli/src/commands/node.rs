@@ -17,8 +17,10 @@ use crate::terminal::clean;
 use crate::top::draw::rate;
 use crate::view::{self, Condition, Node, NodeList};
 
-const COLUMNS: &[&str] =
-    &["NODE", "STATE", "POOL", "GPUS", "IN USE", "GPU%", "TEMP", "POWER", "LAST", "JOBS", "REASON"];
+const COLUMNS: &[&str] = &[
+    "NODE", "STATE", "POOL", "GPUS", "IN USE", "FREE", "GPU%", "TEMP", "POWER", "LAST", "JOBS",
+    "REASON",
+];
 const WIDE: &[&str] = &[
     "NODE",
     "ID",
@@ -31,6 +33,7 @@ const WIDE: &[&str] = &[
     "ADDRESS",
     "GPUS",
     "IN USE",
+    "FREE",
     "GPU%",
     "TEMP",
     "POWER",
@@ -223,8 +226,8 @@ fn wide_row(node: &Node) -> Vec<String> {
     cells
 }
 
-/// GPUs, in use, mean utilisation, highest temperature, power of all together.
-fn gpu_cells(node: &Node) -> [String; 5] {
+/// GPUs, in use, free, mean utilisation, highest temperature, power of all together.
+fn gpu_cells(node: &Node) -> [String; 6] {
     let samples: Vec<_> = node.gpus.iter().filter_map(|gpu| gpu.sample.as_ref()).collect();
     let busy: Vec<f64> = samples.iter().filter_map(|sample| sample.utilization_pct).collect();
     let mean = (!busy.is_empty()).then(|| busy.iter().sum::<f64>() / busy.len() as f64);
@@ -233,6 +236,7 @@ fn gpu_cells(node: &Node) -> [String; 5] {
     [
         count(node.gpus_total),
         count(node.gpus_in_use),
+        count(node.gpus_free),
         or_dash(mean.map(|mean| format!("{mean:.0}"))),
         or_dash(hottest.map(|temperature| format!("{temperature:.0}"))),
         or_dash(power.map(watts)),

@@ -87,7 +87,7 @@ pub fn nodes() -> Value {
             "agent_labels": {"rack": "r1", "rail": "1"}, "operator_labels": {"rack": "r12"},
             "address": "10.0.0.3",
             "gpus": [gpu(0, json!("j-7f3k2")), gpu(1, json!("j-7f3k2"))],
-            "gpus_total": 2, "gpus_in_use": 2, "jobs": ["j-7f3k2"], "cpus": 64.0,
+            "gpus_total": 2, "gpus_in_use": 2, "gpus_free": 0, "jobs": ["j-7f3k2"], "cpus": 64.0,
             "memory_bytes": 549_755_813_888_u64, "agent_version": "0.1.0", "last_word_ms_ago": 412,
             "generation": "1.7", "held": "1.7", "unknown_members": [],
         },

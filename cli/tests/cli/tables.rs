@@ -165,9 +165,9 @@ fn node_server() -> Server {
 }
 
 const NODE_TABLE: &str = "\
-NODE      STATE     POOL    GPUS  IN USE  GPU%  TEMP  POWER  LAST   JOBS     REASON
-gpu-0203  busy      h100-a  2     2       81    61    1.2kW  0.4s   j-7f3k2
-gpu-0219  cordoned  -       -     0       -     -     -      4m12s  -        cordoned by liu: fan replacement; 1 unknown member(s) run there
+NODE      STATE     POOL    GPUS  IN USE  FREE  GPU%  TEMP  POWER  LAST   JOBS     REASON
+gpu-0203  busy      h100-a  2     2       0     81    61    1.2kW  0.4s   j-7f3k2
+gpu-0219  cordoned  -       -     0       -     -     -     -      4m12s  -        cordoned by liu: fan replacement; 1 unknown member(s) run there
 ";
 
 #[test]

@@ -108,13 +108,12 @@ fn pools(shared: &Shared, principal: &Principal) -> BTreeMap<String, PoolView> {
         let Some(name) = node.pool().filter(|_| !node.revoked) else { continue };
         let view = with_facts(shared, principal, &snapshot, NodeView::of);
         let pool = pools.entry(name.to_owned()).or_default();
-        let total = view.gpus_total.unwrap_or(0);
         pool.nodes += 1;
-        pool.gpus += total;
+        pool.gpus += view.gpus_total.unwrap_or(0);
         pool.gpus_in_use += view.gpus_in_use;
         if node.is_open() {
             pool.nodes_open += 1;
-            pool.gpus_free += total.saturating_sub(view.gpus_in_use);
+            pool.gpus_free += view.gpus_free;
         }
         for gpu in view.gpus {
             *pool.gpu_models.entry(gpu.name).or_default() += 1;

@@ -7,13 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gangline_common::exposition::{Kind, Page};
-use gangline_common::ids::GpuId;
 use gangline_common::time::Timestamp;
 
 use crate::api::ApiState;
-use crate::board::{JobSnapshot, NodeSnapshot};
+use crate::board::{GpuCount, JobSnapshot, NodeSnapshot};
 use crate::core::accounts::Spent;
-use crate::core::gang::Member;
 use crate::core::job::{Job, JobState};
 use crate::core::node::Reachability;
 use crate::core::webhooks::{Delivery, WebhookRecord};
@@ -146,8 +144,7 @@ fn add_nodes(page: &mut Page, nodes: &[&NodeSnapshot]) {
         Kind::Gauge,
     );
     for snapshot in nodes {
-        let (gpus, members) = in_use(snapshot);
-        let word = snapshot.node.word(gpus, members);
+        let word = snapshot.node.word(snapshot.gpus().in_use, snapshot.holders().count());
         let [name, pool] = place(snapshot);
         for state in NODE_STATES {
             states.add(&[name, pool, ("state", state)], f64::from(state == word));
@@ -160,16 +157,12 @@ fn add_nodes(page: &mut Page, nodes: &[&NodeSnapshot]) {
         Kind::Gauge,
     );
     for snapshot in nodes {
-        let Some(inventory) = &snapshot.node.inventory else { continue };
-        let (used, _) = in_use(snapshot);
-        let held: BTreeSet<&GpuId> = members(snapshot).flat_map(|member| &member.gpus).collect();
-        let rest = inventory.gpus.iter().filter(|gpu| !held.contains(&gpu.uuid));
-        let (is_open, withheld) = (snapshot.node.is_open(), snapshot.node.withheld());
-        let (free, unusable): (Vec<_>, Vec<_>) =
-            rest.partition(|gpu| is_open && !withheld.contains(&gpu.uuid));
-        let (free, unusable) = (free.len(), unusable.len());
+        if snapshot.node.inventory.is_none() {
+            continue;
+        }
+        let GpuCount { in_use, free, unusable } = snapshot.gpus();
         let [name, pool] = place(snapshot);
-        for (state, count) in [("in_use", used), ("free", free), ("unusable", unusable)] {
+        for (state, count) in [("in_use", in_use), ("free", free), ("unusable", unusable)] {
             gpus.add(&[name, pool, ("state", state)], count as f64);
         }
     }
@@ -207,17 +200,6 @@ fn add_conditions(page: &mut Page, nodes: &[&NodeSnapshot]) {
 fn place(snapshot: &NodeSnapshot) -> [(&'static str, &str); 2] {
     let node = &snapshot.node;
     [("node", &node.name), ("pool", node.pool().unwrap_or_default())]
-}
-
-/// Members that hold something of the node.
-fn members(snapshot: &NodeSnapshot) -> impl Iterator<Item = &Member> {
-    let members = snapshot.gangs.iter().flat_map(|gang| gang.members_on(&snapshot.node.id));
-    members.map(|(_, member)| member).filter(|member| member.holds())
-}
-
-/// GPUs and members that jobs have on the node.
-fn in_use(snapshot: &NodeSnapshot) -> (usize, usize) {
-    members(snapshot).fold((0, 0), |(gpus, count), member| (gpus + member.gpus.len(), count + 1))
 }
 
 fn add_agents(page: &mut Page, api: &ApiState, nodes: &[&NodeSnapshot]) {

@@ -53,6 +53,8 @@ pub struct NodeView {
     pub gpus: Vec<GpuView>,
     pub gpus_total: Option<usize>,
     pub gpus_in_use: usize,
+    /// Those that a job could get now; none on a node that takes no jobs.
+    pub gpus_free: usize,
     /// Ids of the jobs with a member here that the caller may see.
     pub jobs: Vec<String>,
     pub cpus: Option<f64>,
@@ -526,6 +528,7 @@ impl NodeView {
                 .unwrap_or_default(),
             gpus_total: inventory.map(|i| i.gpus.len()),
             gpus_in_use: in_use,
+            gpus_free: facts.snapshot.gpus().free,
             jobs: facts.jobs(),
             cpus: inventory.map(|i| f64::from(i.cpus_milli) / 1000.0),
             memory_bytes: inventory.map(|i| i.memory_bytes),
