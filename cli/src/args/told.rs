@@ -114,6 +114,9 @@ pub struct Usage {
     /// Only of this project
     #[arg(long)]
     pub project: Option<String>,
+    /// Print GPU-seconds as comma-separated values, with a line of titles
+    #[arg(long, conflicts_with_all = ["output", "json"])]
+    pub csv: bool,
 }
 
 /// What a row of `gangline usage` is.

@@ -53,6 +53,7 @@ pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Resul
     let answer = client.get(&["usage"], &query).await?;
     let rows = items(&answer, "rows");
     match screen.format() {
+        _ if args.csv => csv(args.by, rows).iter().try_for_each(|line| screen.line(line))?,
         Format::Json => screen.json(&answer)?,
         Format::Jsonl => rows.iter().try_for_each(|row| screen.json(row))?,
         Format::Name => rows.iter().try_for_each(|row| screen.line(&clean(&key(row))))?,
@@ -87,6 +88,30 @@ pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Resul
         ));
     }
     Ok(exit::OK)
+}
+
+/// A line of titles and one for each row, without the total: GPU-seconds, and nothing where it cannot be
+/// told.
+fn csv(by: By, rows: &[Value]) -> Vec<String> {
+    let seconds: Vec<&str> =
+        ["allocated_gpu_s"].into_iter().chain(CLASSES).chain(VACANT).collect();
+    let titles = [by.word(), "jobs", "attempts"].into_iter().chain(seconds.iter().copied());
+    let mut lines = vec![titles.collect::<Vec<_>>().join(",")];
+    for row in rows {
+        let number = |key: &&str| row.get(*key).and_then(Value::as_number).map(ToString::to_string);
+        let numbers = ["jobs", "attempts"].iter().chain(&seconds);
+        let numbers = numbers.map(|key| number(key).unwrap_or_default());
+        lines.push([quoted(&key(row))].into_iter().chain(numbers).collect::<Vec<_>>().join(","));
+    }
+    lines
+}
+
+/// A field as RFC 4180 has it.
+fn quoted(field: &str) -> String {
+    match field.contains([',', '"']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.to_owned(),
+    }
 }
 
 fn key(row: &Value) -> String {

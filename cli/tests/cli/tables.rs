@@ -332,3 +332,48 @@ fn null_reader() -> std::process::ChildStdout {
     let mut child = std::process::Command::new("true");
     child.stdout(std::process::Stdio::piped()).spawn().unwrap().stdout.unwrap()
 }
+
+/// A project's use of a week; the books go back for a day of it.
+fn usage_server() -> Server {
+    Server::start(|asked, _| match asked.line().as_str() {
+        "GET /api/v1/usage" => {
+            let row = json!({
+                "key": "rlhf", "jobs": 2, "attempts": 3, "allocated_gpu_s": 7200.0,
+                "productive_gpu_s": 5400.5, "idle_gpu_s": 1799.5, "unmeasured_gpu_s": 0.0,
+                "startup_gpu_s": 0.0, "hung_gpu_s": 0.0, "lost_gpu_s": 0.0, "stopping_gpu_s": 0.0,
+                "quarantined_gpu_s": null, "fragmented_gpu_s": null, "queued_gpu_s": 3600.0,
+            });
+            let mut other = row.clone();
+            other["key"] = "a,b".into();
+            answer(
+                200,
+                &json!({
+                    "by": "project", "rows": [row, other], "total": row, "left_out": 0,
+                    "complete_since": "2099-01-02T03:04:05Z",
+                }),
+            )
+        }
+        _ => unexpected(),
+    })
+}
+
+#[test]
+fn usage_is_a_table_or_comma_separated() {
+    let server = usage_server();
+    let ended = run(&server, &["usage", "--since", "7d"]);
+    assert!(ended.stdout.starts_with("PROJECT  GPU-HOURS  PRODUCTIVE  "), "{}", ended.stdout);
+    assert!(ended.stdout.contains("rlhf     2.0        75.0%"), "{}", ended.stdout);
+    assert_eq!(
+        ended.stderr,
+        "the books are full: what ended before 2099-01-02 03:04:05 +00:00 is not in them\n"
+    );
+    assert_eq!(server.asked()[0].query["since_s"], "604800");
+    assert_eq!(
+        run(&server, &["usage", "--csv"]).stdout,
+        "project,jobs,attempts,allocated_gpu_s,productive_gpu_s,idle_gpu_s,unmeasured_gpu_s,\
+         startup_gpu_s,hung_gpu_s,lost_gpu_s,stopping_gpu_s,queued_gpu_s,fragmented_gpu_s,\
+         quarantined_gpu_s\n\
+         rlhf,2,3,7200.0,5400.5,1799.5,0.0,0.0,0.0,0.0,0.0,3600.0,,\n\
+         \"a,b\",2,3,7200.0,5400.5,1799.5,0.0,0.0,0.0,0.0,0.0,3600.0,,\n"
+    );
+}
