@@ -93,8 +93,7 @@ pub(super) async fn run(client: &Client, args: &Usage, screen: &Screen) -> Resul
 /// A line of titles and one for each row, without the total: GPU-seconds, and nothing where it cannot be
 /// told.
 fn csv(by: By, rows: &[Value]) -> Vec<String> {
-    let seconds: Vec<&str> =
-        ["allocated_gpu_s"].into_iter().chain(CLASSES).chain(VACANT).collect();
+    let seconds: Vec<&str> = ["allocated_gpu_s"].into_iter().chain(CLASSES).chain(VACANT).collect();
     let titles = [by.word(), "jobs", "attempts"].into_iter().chain(seconds.iter().copied());
     let mut lines = vec![titles.collect::<Vec<_>>().join(",")];
     for row in rows {
