@@ -547,7 +547,7 @@ rules! {
         "see to time synchronisation of the host",
     }
     Kernel "kernel" 23 Node Degraded RebootSystem {
-        "the kernel says: soft lockup, hung task, read-only remount, NFS not responding, out of memory on the host, I/O errors: degraded; out of memory in a container: info",
+        "the kernel says: soft lockup, hung task, read-only remount, NFS not responding, out of memory on the host, I/O errors, an RDMA adapter without power, too hot or in a slow slot: degraded; out of memory in a container: info",
         "read the kernel log of the host",
         clearing: Clearing::Expires(HOUR_MS), events_only: true,
     }

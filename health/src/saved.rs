@@ -52,7 +52,9 @@ struct SavedPart {
     component: String,
     seen: u64,
     conditions: Vec<SavedCondition>,
-    /// Name, value, when.
+    /// Name, value, when. Of ports, "counters" were what had grown since the agent began: as values of the
+    /// counters themselves they would look like errors.
+    #[serde(rename = "values")]
     counters: Vec<(String, u64, u64)>,
     minutes: Vec<(String, Vec<(u64, u64)>)>,
     /// Name, usual per minute in thousandths, minutes learnt.

@@ -243,7 +243,7 @@ fn what_another_version_saved_is_read_as_far_as_it_is_understood() {
     strange["component"] = "tachyon:7".into();
     parts.push(strange);
     parts[0]["conditions"][0]["rule"] = "rule-of-the-future".into();
-    parts[0]["counters"][0][0] = "flux".into();
+    parts[0]["values"][0][0] = "flux".into();
     let saved: Saved = serde_json::from_value(saved).unwrap();
     let engine = gangline_health::Engine::new(node.config.clone(), &saved, node.time());
     assert_eq!(engine.conditions(node.time()).len(), node.conditions().len() - 1);
