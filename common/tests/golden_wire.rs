@@ -154,7 +154,7 @@ fn registry_is_as_written_down() {
 #[test]
 fn versions_are_as_written_down() {
     assert_eq!(ALPN, b"gangline/1");
-    assert_eq!((MINOR, MINOR_OLDEST), (5, 4));
+    assert_eq!((MINOR, MINOR_OLDEST), (6, 4));
     let codes = [
         tlv::REFUSE_VERSION,
         tlv::REFUSE_TOKEN,
