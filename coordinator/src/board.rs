@@ -60,8 +60,10 @@ impl NodeSnapshot {
         let held: BTreeSet<&GpuId> = self.holders().flat_map(|member| &member.gpus).collect();
         let (is_open, withheld) = (self.node.is_open(), self.node.withheld());
         let mut count = GpuCount { in_use: held.len(), ..GpuCount::default() };
-        let inventory = self.node.inventory.iter().flat_map(|inventory| &inventory.gpus);
-        for gpu in inventory.filter(|gpu| !held.contains(&gpu.uuid)) {
+        let inventory = || self.node.inventory.iter().flat_map(|inventory| &inventory.gpus);
+        // One that is held may have been exchanged for another: there are no more for that.
+        let rest = inventory().count().saturating_sub(held.len());
+        for gpu in inventory().filter(|gpu| !held.contains(&gpu.uuid)).take(rest) {
             match is_open && !withheld.contains(&gpu.uuid) {
                 true => count.free += 1,
                 false => count.unusable += 1,

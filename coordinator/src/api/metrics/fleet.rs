@@ -105,7 +105,7 @@ fn add_webhooks(page: &mut Page, api: &ApiState) {
             "gangline_webhook_failing_attempts",
             "Attempts to tell the webhook that have failed since the last one that arrived.",
             Kind::Gauge,
-            |api, record, _| api.troubles.of(&record.key).map_or(0, |trouble| trouble.attempts),
+            |api, record, _| api.troubles.of(record).map_or(0, |trouble| trouble.attempts),
         ),
         (
             "gangline_webhook_delivered_total",
@@ -341,7 +341,7 @@ fn add_jobs(page: &mut Page, api: &ApiState, jobs: &[Arc<Job>], now: Timestamp) 
     );
     for snapshot in &shown {
         let label = [("hpc_job", snapshot.job.id.as_str())];
-        progress.add(&label, last_progress(api, snapshot, now).map(|at| seconds(at.wall_ms)));
+        progress.add(&label, last_progress(api, snapshot).map(|at| seconds(at.wall_ms)));
     }
     add_trainings(page, api, &shown);
 }
@@ -384,7 +384,7 @@ fn is_shown(ended: Option<Timestamp>, now: Timestamp) -> bool {
 
 /// When a running job last did something that can be seen from here. A cluster and its guests share
 /// one log, which says nothing of any of them.
-fn last_progress(api: &ApiState, snapshot: &JobSnapshot, now: Timestamp) -> Option<Timestamp> {
+fn last_progress(api: &ApiState, snapshot: &JobSnapshot) -> Option<Timestamp> {
     let job = &snapshot.job;
     if job.state != JobState::Running || job.is_cluster() || job.cluster.is_some() {
         return None;
@@ -392,7 +392,9 @@ fn last_progress(api: &ApiState, snapshot: &JobSnapshot, now: Timestamp) -> Opti
     let wrote = api.logs.last_growth(&job.gang);
     let saved = snapshot.checkpoint.as_ref().map(|checkpoint| checkpoint.made);
     // What was before this process began is not known.
-    newest([Some(api.started), job.started, wrote, saved].into_iter().flatten(), now)
+    let times = [Some(api.started), job.started, wrote, saved];
+    // The time of now comes last: what was written meanwhile does not lie in the future.
+    newest(times.into_iter().flatten(), Timestamp::now())
 }
 
 /// The newest of these times; those of before a reboot wrap around, and would always be it.
