@@ -107,7 +107,7 @@ fn csv(by: By, rows: &[Value]) -> Vec<String> {
 
 /// A field as RFC 4180 has it.
 fn quoted(field: &str) -> String {
-    match field.contains([',', '"']) {
+    match field.contains([',', '"', '\r', '\n']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
         false => field.to_owned(),
     }
