@@ -82,7 +82,7 @@ pub(super) struct FailingView {
 
 impl From<Trouble> for FailingView {
     fn from(trouble: Trouble) -> Self {
-        let Trouble { attempts, since_ms, cause } = trouble;
+        let Trouble { attempts, since_ms, cause, .. } = trouble;
         FailingView { attempts, since: wall_text(since_ms), cause }
     }
 }
@@ -170,7 +170,7 @@ pub(super) async fn list_webhooks(
         .map_err(|error| ApiError::internal("reading the events", &error))?
         .map_err(|error| ApiError::internal("reading the events", &error))?;
     let view = |((record, delivery), behind): (Told, u64)| WebhookView {
-        failing: shared.api.troubles.of(&record.key).map(FailingView::from),
+        failing: shared.api.troubles.of(&record).map(FailingView::from),
         name: record.key.name,
         project: record.key.project,
         kind: record.kind.word(),

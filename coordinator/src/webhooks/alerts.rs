@@ -21,7 +21,7 @@ const LIFE_MS: u64 = 300_000;
 pub(super) const AT_ONCE: usize = 100;
 
 /// What a stalled training is told as.
-const STALLED: &str = "job.stalled";
+pub(super) const STALLED: &str = "job.stalled";
 
 /// Name and severity of what becomes an alert by itself. Lost nodes, standing conditions and stalled
 /// trainings go on: see [`firing`].
@@ -97,7 +97,8 @@ impl Firing {
         json!({
             "labels": self.labels,
             "annotations": { "summary": self.summary },
-            "startsAt": wall_text(self.since_ms),
+            // The clock of a node may be ahead, and what ends before it begins is refused.
+            "startsAt": wall_text(self.since_ms.min(now_ms)),
             "endsAt": wall_text(ends_ms),
         })
     }
@@ -132,7 +133,12 @@ fn stalled(parts: &Parts, record: &WebhookRecord) -> BTreeMap<String, Firing> {
 fn going_on(cluster: &str, notice: &Notice) -> Option<(String, Firing)> {
     let labels = labels_of(cluster, notice)?;
     let (summary, since_ms) = (notice.reason.clone(), notice.wall_ms);
-    Some((format!("{} {}", notice.object, notice.kind), Firing { labels, summary, since_ms }))
+    Some((name_of(notice), Firing { labels, summary, since_ms }))
+}
+
+/// By which what a notice tells of is known as long as it goes on.
+pub(super) fn name_of(notice: &Notice) -> String {
+    format!("{} {}", notice.object, notice.kind)
 }
 
 fn of_nodes(cluster: &str, board: &Board) -> BTreeMap<String, Firing> {

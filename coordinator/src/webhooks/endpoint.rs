@@ -12,10 +12,12 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::address::{Target, client};
-use super::alerts::{AT_ONCE, Firing, firing};
+use super::alerts::{AT_ONCE, Firing, STALLED, firing, name_of};
 use super::payload::{EVENT_ID, SIGNATURE, body, signature};
+use super::troubles::Strand;
 use super::{Pace, Parts};
 use crate::core::event::Event;
+use crate::core::notices::Notice;
 use crate::core::webhooks::{DeadLetter, Progress, WebhookKind, WebhookRecord};
 use crate::store::Numbered;
 use crate::store::notices::NoticeError;
@@ -31,6 +33,8 @@ const REREAD: Duration = Duration::from_secs(5);
 /// Answers that speak of the body, or of an end: another attempt would get the same. What speaks of
 /// the address or of a right, such as 404, may be a moment of its start.
 const REFUSALS: [u16; 5] = [400, 410, 413, 415, 422];
+/// Between two words that a webhook is broken.
+const BROKEN: Duration = Duration::from_secs(60);
 /// The longest that an endpoint may ask to be left alone for.
 const LEFT_ALONE: Duration = Duration::from_secs(300);
 
@@ -40,6 +44,8 @@ pub(super) struct Endpoint {
     /// What is not committed yet.
     progress: Progress,
     committed: Instant,
+    /// The endpoint has asked to be left alone until then.
+    not_before: Instant,
 }
 
 /// The coordinator is shutting down, or the webhook is gone.
@@ -48,7 +54,8 @@ struct Over;
 impl Endpoint {
     pub(super) fn new(parts: Parts, record: WebhookRecord) -> Endpoint {
         let progress = Progress { cursor: 0, delivered: 0, missed: 0, dead: Vec::new() };
-        Endpoint { parts, record, progress, committed: Instant::now() }
+        let now = Instant::now();
+        Endpoint { parts, record, progress, committed: now, not_before: now }
     }
 
     /// Runs until it is dropped.
@@ -58,15 +65,13 @@ impl Endpoint {
         let Some(target) = opened.ok().and_then(Target::opened) else {
             let cause = "its address cannot be opened; set it again";
             tracing::error!(webhook = name, cause);
-            self.parts.troubles.failed(&self.record.key, cause);
-            return std::future::pending().await;
+            return self.stand_broken(cause).await;
         };
         let client = match client(self.record.key.project.is_none(), self.parts.pace.timeout) {
             Ok(client) => client,
             Err(error) => {
                 tracing::error!(webhook = name, %error, "no HTTP client");
-                self.parts.troubles.failed(&self.record.key, &format!("no HTTP client: {error}"));
-                return std::future::pending().await;
+                return self.stand_broken(&format!("no HTTP client: {error}")).await;
             }
         };
         let sender = Sender { client, target };
@@ -75,6 +80,14 @@ impl Endpoint {
             tokio::join!(going_on, self.tell_notices(&sender));
         } else {
             self.tell_notices(&sender).await;
+        }
+    }
+
+    /// Nothing can be told: that counts as an attempt now and then, so that it is noticed.
+    async fn stand_broken(&self, cause: &str) {
+        loop {
+            self.parts.troubles.failed(&self.record, Strand::Notices, cause);
+            tokio::time::sleep(BROKEN).await;
         }
     }
 
@@ -135,9 +148,10 @@ impl Endpoint {
         let wanted = self.record.wants(&numbered.notice);
         let mut attempt = 1;
         loop {
+            tokio::time::sleep_until(self.not_before).await;
             // Made anew each time: an alert says until when it goes on.
             let now_ms = Timestamp::now().wall_ms;
-            let body = wanted.then(|| {
+            let body = (wanted && !self.is_over(&numbered.notice)).then(|| {
                 let Endpoint { parts, record, .. } = &*self;
                 body(record.kind, &parts.cluster, numbered, now_ms)
             });
@@ -145,15 +159,18 @@ impl Endpoint {
             let signed = self.record.kind == WebhookKind::Generic;
             let sent = sender.send(body, signed.then(|| numbered.id())).await;
             let Err(Failure { cause, again_after }) = sent else {
-                self.parts.troubles.end(&self.record.key);
+                self.parts.troubles.end(&self.record, Strand::Notices);
                 self.progress.delivered += 1;
                 break;
             };
-            self.parts.troubles.failed(&self.record.key, &cause);
+            self.parts.troubles.failed(&self.record, Strand::Notices, &cause);
             let name = &self.record.key.name;
             let age_ms = now_ms.saturating_sub(numbered.notice.wall_ms);
-            let tries_on = attempt < attempts && u128::from(age_ms) < patience.as_millis();
-            let Some(again_after) = again_after.filter(|_| tries_on) else {
+            // Who asks for a pause has not refused: an old notice is tried again, too.
+            let pauses = again_after.is_some_and(|pause| pause > Duration::ZERO);
+            self.not_before = Instant::now() + again_after.unwrap_or_default();
+            let is_young = u128::from(age_ms) < patience.as_millis();
+            if again_after.is_none() || attempt >= attempts || !(is_young || pauses) {
                 tracing::warn!(webhook = name, notice = numbered.id(), cause, "given up");
                 self.progress.dead.push(DeadLetter {
                     id: numbered.id(),
@@ -164,17 +181,24 @@ impl Endpoint {
                     cause,
                 });
                 break;
-            };
+            }
             tracing::info!(webhook = name, notice = numbered.id(), attempt, cause, "not told");
             // What was told before must not be told again because this one takes long.
             self.commit().await?;
             attempt += 1;
             // Without random bits it goes on without jitter.
             let wait = backoff.next_wait(random::number().unwrap_or(u64::MAX));
-            tokio::time::sleep(wait.max(again_after)).await;
+            tokio::time::sleep(wait).await;
         }
         self.progress.cursor = numbered.sequence;
         self.commit_if_due(false).await
+    }
+
+    /// What goes on is told as long as it does. A notice of it that comes late would begin it again.
+    fn is_over(&self, notice: &Notice) -> bool {
+        self.record.kind == WebhookKind::Alertmanager
+            && notice.kind == STALLED
+            && !firing(&self.parts, &self.record).contains_key(&name_of(notice))
     }
 
     async fn commit_if_due(&mut self, at_rest: bool) -> Result<(), Over> {
@@ -230,11 +254,18 @@ async fn tell_what_goes_on(parts: Parts, record: WebhookRecord, sender: &Sender)
         let mut told = true;
         for some in alerts.chunks(AT_ONCE) {
             let body = Value::from(some.to_vec()).to_string().into_bytes();
-            if let Err(Failure { cause, .. }) = sender.send(body, None).await {
+            if let Err(Failure { cause, again_after }) = sender.send(body, None).await {
                 tracing::info!(cause, "alerts not told; they are sent again");
+                parts.troubles.failed(&record, Strand::GoingOn, &cause);
                 told = false;
-                break;
+                // What is refused says nothing of the others.
+                if again_after.is_some() {
+                    break;
+                }
             }
+        }
+        if told && !alerts.is_empty() {
+            parts.troubles.end(&record, Strand::GoingOn);
         }
         // What could not be told is news again at the next tick.
         if told {

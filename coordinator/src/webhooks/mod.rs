@@ -10,17 +10,17 @@ mod address;
 mod alerts;
 mod endpoint;
 mod payload;
+mod troubles;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use gangline_common::time::Timestamp;
 use tokio::task::JoinHandle;
 
 pub use self::address::{AddressError, Target};
 use self::endpoint::Endpoint;
 pub use self::payload::{EVENT_ID, SIGNATURE, signature};
+pub use self::troubles::{Trouble, Troubles};
 use crate::board::Board;
 use crate::core::webhooks::{WebhookKey, WebhookRecord};
 use crate::driver::DriverHandle;
@@ -70,45 +70,6 @@ pub struct Parts {
     pub trainings: Trainings,
 }
 
-/// Who could not be told at the last attempt. Cheap to clone; no more than there are webhooks.
-#[derive(Clone, Default)]
-pub struct Troubles(Arc<Mutex<BTreeMap<WebhookKey, Trouble>>>);
-
-/// The attempts that have failed since the last one that did not.
-#[derive(Debug, Clone)]
-pub struct Trouble {
-    pub attempts: u64,
-    /// When the first of them failed, by the wall clock.
-    pub since_ms: u64,
-    /// Why the last one did, without the address.
-    pub cause: String,
-}
-
-impl Troubles {
-    /// `None` for a webhook that is well, or has not been tried.
-    pub fn of(&self, key: &WebhookKey) -> Option<Trouble> {
-        self.lock().get(key).cloned()
-    }
-
-    fn failed(&self, key: &WebhookKey, cause: &str) {
-        let since_ms = Timestamp::now().wall_ms;
-        let new = || Trouble { attempts: 0, since_ms, cause: String::new() };
-        let mut troubles = self.lock();
-        let trouble = troubles.entry(key.clone()).or_insert_with(new);
-        trouble.attempts += 1;
-        cause.clone_into(&mut trouble.cause);
-    }
-
-    fn end(&self, key: &WebhookKey) {
-        self.lock().remove(key);
-    }
-
-    // The map is whole after every statement.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<WebhookKey, Trouble>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Runs until it is dropped, and with it every task.
 pub async fn run(parts: Parts) {
     let mut changes = parts.board.notices();
@@ -120,9 +81,8 @@ pub async fn run(parts: Parts) {
         // A task whose record changed begins again from its cursor.
         tasks.retain(|key, task| {
             let keeps = wanted.get(key) == Some(&task.record) && !task.handle.is_finished();
-            match keeps {
-                true => drop(wanted.remove(key)),
-                false => parts.troubles.end(key),
+            if keeps {
+                wanted.remove(key);
             }
             keeps
         });
@@ -131,6 +91,7 @@ pub async fn run(parts: Parts) {
             let handle = tokio::spawn(endpoint.run());
             tasks.insert(key, Task { record, handle });
         }
+        parts.troubles.keep(tasks.values().map(|task| &task.record));
         if changes.changed().await.is_err() {
             return;
         }
