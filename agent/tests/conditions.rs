@@ -631,7 +631,8 @@ fn a45_only_the_kernels_own_lines_count_and_each_is_of_its_gpu_and_job() {
         pci_bus_id: Some(format!("00000000:{bus}:00.0")),
         minor: None,
     };
-    node.judge.learn(Ok(&[(A, "1B"), (B, "2B")].map(identity)));
+    // The driver shows all GPUs of the machine, and this node has two of them.
+    node.judge.learn(Ok(&[(A, "1B"), (B, "2B"), ("GPU-other", "4B")].map(identity)));
     let mut now = begin();
     let mut number = 0;
     let mut says = |node: &mut Node, facility: u64, text: &str| {
@@ -649,8 +650,9 @@ fn a45_only_the_kernels_own_lines_count_and_each_is_of_its_gpu_and_job() {
     for facility in [1, 3, 16] {
         assert_eq!(says(&mut node, facility, &lost("1b")), set(&[]));
     }
-    // Of another container's GPU on this machine.
+    // Of another container's GPU on this machine, whether the driver shows it here or not.
     assert_eq!(says(&mut node, 0, &lost("3b")), set(&[]));
+    assert_eq!(says(&mut node, 0, &lost("4b")), set(&[]));
 
     let app = ["xid-app", &part(A), "info", "CHECK_USER_APP_AND_GPU"];
     let repeated = ["xid-repeated", &part(A), "degraded", "CHECK_USER_APP_AND_GPU"];

@@ -117,8 +117,8 @@ fn memory(part: &mut Part, gpu: &Gpu, at: At) {
         let step = part.step(series, value, at);
         match step {
             Some(Step::Grew { by, .. }) if by > 0 => {
-                let reason = format!("{by} uncorrected ECC errors in {what}");
-                let evidence = format!("counter now at {}", value.unwrap_or_default());
+                let reason = format!("uncorrected ECC errors in {what}");
+                let evidence = format!("{by} more, {} by now", value.unwrap_or_default());
                 part.event(rule, Bad::new(rule, level, reason, evidence), at);
             }
             Some(Step::Reset) => {

@@ -4,18 +4,21 @@ use crate::clock::At;
 use crate::latch::Bad;
 use crate::part::Part;
 use crate::reading::Nvlink;
-use crate::rule::{Level, Rule};
+use crate::rule::{Level, MINUTE_MS, Rule};
 use crate::series::Series;
 
 /// CRC errors per second on one link.
 const MOST_CRC_PER_SECOND: f64 = 100.0;
+/// The fabric manager has brought links up long before.
+const LINKS_START_MS: u64 = 10 * MINUTE_MS;
 /// Links that a GPU can have; more are not looked at.
 const MAX_LINKS: usize = 32;
 
 pub fn on_links(part: &mut Part, links: &[Nvlink], nvswitch: Option<bool>, at: At) {
     let links = links.get(..MAX_LINKS.min(links.len())).unwrap_or_default();
     let most = most_active(part, links);
-    part.check(Rule::NvlinkDown, down(most, links, nvswitch), at);
+    let starts = are_starting(part, links, at);
+    part.check(Rule::NvlinkDown, down(most, links, nvswitch, starts), at);
 
     let (mut crc_seen, mut crc_known, mut worst) = (false, false, None::<(u8, f64)>);
     let (mut errors_known, mut errors) = (false, 0_u64);
@@ -64,8 +67,17 @@ fn most_active(part: &mut Part, links: &[Nvlink]) -> u32 {
     most
 }
 
+/// Links to NVSwitch come up some time after the machine did: until one has, for a while, that none has
+/// says little.
+fn are_starting(part: &mut Part, links: &[Nvlink], at: At) -> bool {
+    let facts = &mut part.facts;
+    facts.links_were_up |= links.iter().any(|link| link.active == Some(true));
+    let looked = *facts.links_looked.get_or_insert(at.ms);
+    !facts.links_were_up && at.since(looked) < LINKS_START_MS
+}
+
 /// `None` when no link says whether it is active.
-fn down(most: u32, links: &[Nvlink], nvswitch: Option<bool>) -> Option<Option<Bad>> {
+fn down(most: u32, links: &[Nvlink], nvswitch: Option<bool>, starts: bool) -> Option<Option<Bad>> {
     if links.iter().all(|link| link.active.is_none()) {
         return None;
     }
@@ -78,8 +90,8 @@ fn down(most: u32, links: &[Nvlink], nvswitch: Option<bool>) -> Option<Option<Ba
     let active = links.len() - inactive.len() - unread;
     let evidence = format!("inactive: {}; {active} of {} active", inactive.join(" "), links.len());
     if nvswitch == Some(true) {
-        let reason = format!("{} NVLinks are down", inactive.len());
-        let bad = Bad::new(Rule::NvlinkDown, Level::Fatal, reason, evidence);
+        let level = if starts { Level::Warning } else { Level::Fatal };
+        let bad = Bad::new(Rule::NvlinkDown, level, "NVLinks are down", evidence);
         return Some((!inactive.is_empty()).then_some(bad));
     }
     // Without NVSwitch a link to nowhere is inactive by design: only one that was active is missed.

@@ -45,6 +45,9 @@ pub struct Facts {
     pub stands_apart: bool,
     pub down_since: Option<u64>,
     pub most_links: u32,
+    /// Since this engine began: a link was active, and when links were first looked at.
+    pub links_were_up: bool,
+    pub links_looked: Option<u64>,
     pub most_umad: u32,
     /// `uverbs*` that RDMA devices lack, and so many of them that an operator does not miss.
     pub few_uverbs: u32,
@@ -54,6 +57,11 @@ pub struct Facts {
 }
 
 impl Part {
+    /// Whether the condition of a rule stands.
+    pub fn stands(&self, rule: Rule) -> bool {
+        self.latches.get(&rule).is_some_and(|latch| latch.raised.is_some())
+    }
+
     /// One reading of a rule: `None` is absent, `Some(None)` good.
     pub fn check(&mut self, rule: Rule, reading: Option<Option<Bad>>, at: At) {
         let latch = self.latches.entry(rule).or_default();

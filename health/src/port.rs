@@ -160,6 +160,11 @@ fn state(part: &mut Part, port: &Port, siblings: Option<Siblings>, at: At) {
         let kind = kind.clone();
         part.look = Some(Look { kind, up, rate_gbps: port.rate_gbps.filter(|r| r.is_finite()) });
     }
+    if up == Some(true) {
+        // What an operator did not mind is over.
+        let rates = port.rate_gbps.zip(siblings.and_then(|siblings| siblings.rate_gbps));
+        part.facts.stands_apart &= rates.is_none_or(|(rate, others)| rate < others);
+    }
     let siblings = siblings.filter(|_| !part.facts.stands_apart);
     if up == Some(true) && !std::mem::replace(&mut part.facts.was_active, true) {
         // The first time is not the end of an outage.
@@ -172,7 +177,9 @@ fn state(part: &mut Part, port: &Port, siblings: Option<Siblings>, at: At) {
         None => part.facts.was_active || is_missed(part, port, up, siblings, at),
     };
     let Some(up) = up.filter(|_| wanted) else {
-        let known = up.map(|_| None);
+        // That there is nothing to compare it with any more does not make it well.
+        let is_well = up.filter(|up| *up || !part.stands(Rule::PortState));
+        let known = is_well.map(|_| None);
         part.check(Rule::PortState, known.clone(), at);
         part.check(Rule::PortDrop, known, at);
         return;

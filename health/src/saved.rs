@@ -200,6 +200,8 @@ fn restore(saved: &SavedPart, now: u64) -> Part {
         stands_apart: saved.stands_apart,
         down_since: saved.down_since.map(|ms| ms.min(now)),
         most_links: saved.most_links,
+        links_were_up: false,
+        links_looked: None,
         most_umad: saved.most_umad,
         few_uverbs: 0,
         spared_uverbs: saved.spared_uverbs,

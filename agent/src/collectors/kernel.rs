@@ -199,10 +199,7 @@ fn classify(text: &str) -> Option<KernelClass> {
         return Some(KernelClass::Sxid { pci_address: address(pci_address)?, sxid, fatal });
     }
     let has = |part: &str| text.contains(part);
-    if let Some(rest) = after(text, "detected NVSwitch fatal error ") {
-        let pci_address = rest.split_whitespace().find_map(pci_word).unwrap_or_default();
-        Some(KernelClass::Sxid { pci_address, sxid: leading_number(rest)?, fatal: true })
-    } else if has("fallen off the bus") {
+    if has("fallen off the bus") {
         Some(KernelClass::GpuLost { pci_address: gpu_address(text) })
     } else if has("BUG: soft lockup") {
         Some(KernelClass::SoftLockup)
@@ -245,7 +242,6 @@ fn gpu_address(text: &str) -> Option<String> {
 fn pci_word(word: &str) -> Option<String> {
     // Before the address, and in brackets, NVIDIA's lines have words that end in a colon too.
     let word = word.rsplit_once("PCI:").map_or(word, |(_, rest)| rest);
-    let word = word.split_once("id:").map_or(word, |(_, rest)| rest);
     let word = word.trim_end_matches([':', ',', ')']);
     let hex = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_hexdigit());
     match word.split(':').collect::<Vec<_>>().as_slice() {
@@ -319,14 +315,6 @@ mod tests {
                 lost(Some("0000:1b:00.0")),
             ),
             ("NVRM: fallen off the bus and is not responding to commands.", lost(None)),
-            (
-                "detected NVSwitch fatal error 20034 on fid:0 on NVSwitch pci bus id:00000000:89:00.0 port:61",
-                Some(KernelClass::Sxid {
-                    pci_address: pci("00000000:89:00.0"),
-                    sxid: 20_034,
-                    fatal: true,
-                }),
-            ),
             (
                 "mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 2): Detected insufficient power on the PCIe slot (27W).",
                 Some(KernelClass::AdapterTrouble),

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use gangline_common::ids::{GangId, GpuId};
 use gangline_common::time::Timestamp;
 use gangline_common::wire::v1::HealthCleared;
+use gangline_health::reading::Xid;
 use gangline_health::{Blind, Component, Condition, Config, Engine, Reading, Rule, Saved};
 use serde::{Deserialize, Serialize};
 
@@ -80,19 +81,31 @@ impl Judge {
         }
         self.has_shared_root = readings.shared.is_some();
         if !std::mem::replace(&mut self.began, true) && !self.has_shared_root {
-            // One of an earlier configuration: nobody would ever read it again.
+            // One of an earlier configuration, or of a gang that has gone: it may never be read again, and a
+            // gang that brings it has it looked at.
             self.engine.forget(&Component::mount(SHARED_ROOT));
         }
+        let known = self.registered.gpus.iter().map(|gpu| GpuId(gpu.clone()));
+        self.translator.check_addresses(known.chain(beside.visible.iter().cloned()));
         for reading in self.translator.take(readings, beside, &self.registered, now) {
-            self.engine.observe(&reading, now);
+            if !self.is_of_another(&reading, beside.visible) {
+                self.engine.observe(&reading, now);
+            }
         }
     }
 
-    /// An error that the driver reported by itself. A GPU that this node never had is another container's.
+    /// An Xid of a GPU that this node never had: the driver and the kernel's log tell of the whole machine,
+    /// on which there may be other containers.
+    fn is_of_another(&self, reading: &Reading, visible: &BTreeSet<GpuId>) -> bool {
+        let Reading::Xid(Xid { gpu: Some(gpu), .. }) = reading else { return false };
+        !visible.contains(gpu) && !self.registered.gpus.contains(&gpu.0)
+    }
+
+    /// An error that the driver reported by itself.
     pub fn on_xid(&mut self, event: &XidEvent, beside: Beside<'_>, now: Timestamp) {
-        let gpu = GpuId(event.uuid.clone());
-        if beside.visible.contains(&gpu) || self.registered.gpus.contains(&gpu.0) {
-            self.engine.observe(&Translator::xid(event, beside.holders), now);
+        let reading = Translator::xid(event, beside.holders);
+        if !self.is_of_another(&reading, beside.visible) {
+            self.engine.observe(&reading, now);
         }
     }
 

@@ -310,6 +310,11 @@ impl Translator {
         self.knows_addresses = !gpus.is_empty() && self.addresses.len() == gpus.len();
     }
 
+    /// Where one of these is not among the addresses, an address that is not known may be its.
+    pub fn check_addresses(&mut self, mut ours: impl Iterator<Item = GpuId>) {
+        self.knows_addresses &= ours.all(|gpu| self.addresses.values().any(|known| *known == gpu));
+    }
+
     fn host(&mut self, host: &HostSample, gangs: &BTreeSet<GangId>, out: &mut Vec<Reading>) {
         out.push(Reading::Memory(Memory {
             available_bytes: host.mem_available_bytes,

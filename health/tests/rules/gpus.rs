@@ -145,7 +145,7 @@ fn row_4_uncorrected_ecc_in_sram_is_fatal_and_in_dram_drains() {
         (condition.level, condition.suggested_action),
         (Level::Fatal, Action::HardwareInspection)
     );
-    assert_eq!(condition.reason, "1 uncorrected ECC errors in SRAM");
+    assert_eq!(condition.reason, "uncorrected ECC errors in SRAM");
     node.gpu_for(
         DAY,
         &Gpu { ecc_sram_uncorrected: Some(8), ecc_dram_uncorrected: Some(4), ..gpu(0) },
@@ -325,6 +325,24 @@ fn row_10_an_nvlink_that_is_down() {
     // Links that cannot be read say nothing.
     let node = of(|gpu| gpu.nvlinks.iter_mut().for_each(|link| link.active = None));
     assert_eq!(node.conditions(), []);
+}
+
+#[test]
+fn row_10_links_that_have_not_come_up_yet_are_fatal_only_after_a_while() {
+    let mut node = Node::new();
+    let mut sick = gpu(0);
+    sick.nvlinks.iter_mut().for_each(|link| link.active = Some(false));
+    node.gpu_for(9 * MINUTE, &sick);
+    assert_eq!(node.levels(), [(Rule::NvlinkDown, Level::Warning)].into());
+    let mut slow = Node::new();
+    slow.gpu_for(MINUTE, &sick);
+    slow.gpu_for(11 * MINUTE, &gpu(0));
+    assert_eq!(slow.conditions(), []);
+    node.gpu_for(2 * MINUTE, &sick);
+    assert_eq!(node.level(Rule::NvlinkDown), Some(Level::Fatal));
+    // Once they were up, it is a fault at once.
+    slow.gpu_for(2, &sick);
+    assert_eq!(slow.level(Rule::NvlinkDown), Some(Level::Fatal));
 }
 
 #[test]

@@ -633,6 +633,35 @@ fn an_operator_may_leave_a_port_that_differs_from_its_siblings() {
 }
 
 #[test]
+fn a_port_that_is_missed_is_not_well_because_others_are_down_too() {
+    let fabric =
+        |dead: usize| (0..8).map(|n| of_kind("CX7", n, n >= dead, 400.0)).collect::<Vec<_>>();
+    let mut node = with_ports(8, 5 * MINUTE, &fabric(1));
+    ports_for(&mut node, HOUR, &fabric(5));
+    let stands = node.conditions().into_iter().any(|condition| {
+        (condition.rule, &condition.component) == (Rule::PortState, &port_part(0))
+    });
+    assert!(stands);
+    ports_for(&mut node, 11 * MINUTE, &fabric(0));
+    assert_eq!(node.conditions(), []);
+}
+
+#[test]
+fn a_port_that_is_as_its_siblings_again_is_missed_again() {
+    let with = |rate| {
+        let others = (1..8).map(|n| of_kind("CX7", n, true, 400.0));
+        others.chain([of_kind("CX7", 0, true, rate)]).collect::<Vec<_>>()
+    };
+    let mut node = with_ports(8, 3, &with(100.0));
+    assert!(node.clear(Rule::PortState, &port_part(0)));
+    ports_for(&mut node, MINUTE, &with(100.0));
+    assert_eq!(node.conditions(), []);
+    ports_for(&mut node, MINUTE, &with(400.0));
+    ports_for(&mut node, 3, &with(100.0));
+    assert_eq!(node.level(Rule::PortState), Some(Level::Degraded));
+}
+
+#[test]
 fn what_an_operator_takes_as_gone_is_not_missed_until_it_has_been_there_again() {
     // A port that was taken out of use.
     let mut node = Node::new();
