@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::gate::Gate;
 use self::judge::{Beside, Judge, Kept};
+use self::readings::Registered;
 use crate::collectors::NewestReadings;
 use crate::collectors::accelerator::{Accelerators, GpuIdentity, XidEvent};
 use crate::durable::replace_file;
@@ -75,6 +76,8 @@ pub struct Watch {
     standing: Vec<Condition>,
     path: PathBuf,
     saved_at: Option<Instant>,
+    /// What the node has, as it was written down last.
+    saved: Registered,
 }
 
 impl Watch {
@@ -89,8 +92,8 @@ impl Watch {
         let judge = Judge::new(config, read(&path), Timestamp::now());
         let judge = Arc::new(Mutex::new(judge));
         let gate = Gate::new(Arc::clone(&judge));
-        let standing = Vec::new();
-        (Watch { judge, said, said_at: None, standing, path, saved_at: None }, gate)
+        let (standing, saved) = (Vec::new(), Registered::default());
+        (Watch { judge, said, said_at: None, standing, path, saved_at: None, saved }, gate)
     }
 
     /// Runs until it is dropped.
@@ -134,18 +137,24 @@ impl Watch {
 
     async fn say(&mut self) {
         let now = Timestamp::now();
-        let conditions = {
+        let (conditions, registered) = {
             let judge = lock(&self.judge);
             if !judge.began {
                 return;
             }
-            judge.conditions(now)
+            let changed = *judge.registered() != self.saved;
+            (judge.conditions(now), changed.then(|| judge.registered().clone()))
         };
         let same = conditions.len() == self.standing.len()
             && conditions.iter().zip(&self.standing).all(|(now, before)| now.says_the_same(before));
         let news = self.said_at.is_none() || !same;
-        if news || self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_EVERY) {
+        // What a node has is written down as soon as it is known: an agent that ends now must miss it later.
+        let due = self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_EVERY);
+        if news || due || registered.is_some() {
             self.saved_at = Some(Instant::now());
+            if let Some(registered) = registered {
+                self.saved = registered;
+            }
             self.save().await;
         }
         // Of what stands only the words may have changed.

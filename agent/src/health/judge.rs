@@ -59,6 +59,12 @@ impl Judge {
         }
     }
 
+    /// What the node has, as it is known from here on.
+    #[must_use]
+    pub fn registered(&self) -> &Registered {
+        &self.registered
+    }
+
     /// What must be written down to go on from here.
     #[must_use]
     pub fn kept(&self) -> Kept {

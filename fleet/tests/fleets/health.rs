@@ -275,6 +275,13 @@ async fn a_gpu_that_is_missing_after_a_restart_of_the_agent_is_missed() -> TestR
     let mut fleet = workers(1, FleetOptions::default()).await?;
     let api = fleet.api()?;
     api.wait_node("w0", &["ready"], SHORT).await?;
+    // Its first readings are in: what it has, it knows.
+    let read = Instant::now() + SHORT;
+    while api.get("/api/v1/nodes/w0").await?["host"]["memory_used_bytes"].is_null() {
+        ensure!(Instant::now() < read, "no readings");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
     fleet.stop_agent("w0")?;
     edit_gpus(&fleet, "w0", |text| {
         let second = text.rfind("[[gpu]]").unwrap_or(text.len());
