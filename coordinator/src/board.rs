@@ -14,6 +14,7 @@ use crate::core::gang::{Gang, Member};
 use crate::core::job::{Attempt, Job, JobState};
 use crate::core::node::Node;
 use crate::core::node_test::NodeTest;
+use crate::core::trials::RuleTrial;
 use crate::core::pools::PoolRecord;
 use crate::core::projects::ProjectRecord;
 use crate::core::secrets::SecretRecord;
@@ -101,6 +102,7 @@ struct Inner {
     projects: BTreeMap<String, ProjectRecord>,
     pools: BTreeMap<String, PoolRecord>,
     node_tests: BTreeMap<JobId, Arc<NodeTest>>,
+    rule_trials: BTreeMap<String, Arc<RuleTrial>>,
     webhooks: BTreeMap<WebhookKey, WebhookRecord>,
     deliveries: BTreeMap<WebhookKey, Delivery>,
 }
@@ -164,6 +166,9 @@ impl Inner {
             }
             Write::ForgetNodeTest { job } => {
                 self.node_tests.remove(job);
+            }
+            Write::RuleTrial(trial) => {
+                self.rule_trials.insert(trial.rule.clone(), trial.clone());
             }
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project.clone(), name.clone()));
@@ -253,10 +258,11 @@ impl Board {
         let projects = core.projects().cloned().map(Write::Project);
         let pools = core.pools().cloned().map(Write::Pool);
         let tests = core.node_tests().cloned().map(Write::NodeTest);
+        let trials = core.rule_trials().cloned().map(Write::RuleTrial);
         let webhooks = core.webhooks().cloned().map(Write::Webhook);
         let deliveries = core.deliveries().cloned().map(Write::Delivery);
         let tokens = tokens.chain(join_tokens).chain(secrets).chain(projects).chain(pools);
-        let tokens = tokens.chain(webhooks).chain(deliveries).chain(tests);
+        let tokens = tokens.chain(webhooks).chain(deliveries).chain(tests).chain(trials);
         for write in jobs.chain(attempts).chain(gangs).chain(nodes).chain(tokens) {
             inner.take(&write);
         }
@@ -428,6 +434,11 @@ impl Board {
         let mut tests: Vec<_> = self.read().node_tests.values().cloned().collect();
         tests.sort_by(|a, b| b.begun.wall_ms.cmp(&a.begun.wall_ms).then(b.job.cmp(&a.job)));
         tests
+    }
+
+    /// What rules on trial have found, by the rule.
+    pub fn rule_trials(&self) -> Vec<Arc<RuleTrial>> {
+        self.read().rule_trials.values().cloned().collect()
     }
 
     /// The pools that were declared, by name.

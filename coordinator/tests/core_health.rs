@@ -7,7 +7,9 @@ use gangline_coordinator::core::health::{ClearedCondition, Condition, HEALTH, He
 use gangline_coordinator::core::job::JobState;
 use gangline_coordinator::core::maintenance::Maintenance;
 use gangline_coordinator::core::node::{Lifecycle, Reachability};
-use support::Fleet;
+use gangline_coordinator::core::recovery::{Again, Cause, Verdict};
+use gangline_coordinator::core::trials::{MAX_FINDINGS, MAX_RULES, Proof, WINDOW_MS};
+use support::{Fleet, verdict};
 
 fn command(name: &str, gpus: u32) -> String {
     format!(
@@ -442,4 +444,113 @@ fn a_cordon_of_a_person_stays_when_the_node_is_well_again() {
     say(&mut fleet, "n1", vec![condition("node", Level::Fatal)]);
     say(&mut fleet, "n1", vec![]);
     assert_eq!(fleet.node("n1").cordon.as_ref().map(|cordon| cordon.by.as_str()), Some("alice"));
+}
+
+/// What a rule on trial says of a part.
+fn tried(fleet: &Fleet, component: &str) -> Condition {
+    Condition {
+        rule: "gpu-clock".to_owned(),
+        shadow: true,
+        since_ms: fleet.now.wall_ms,
+        ..condition(component, Level::Degraded)
+    }
+}
+
+fn tally(fleet: &Fleet) -> (u64, u64, u64) {
+    let tally = fleet.core.rule_trials().next().map(|trial| trial.tally()).unwrap_or_default();
+    (tally.confirmed, tally.refuted, tally.untold)
+}
+
+fn precision(fleet: &Fleet) -> Option<f64> {
+    fleet.core.rule_trials().next().and_then(|trial| trial.tally().precision())
+}
+
+#[test]
+fn what_a_rule_on_trial_finds_is_held_against_what_other_rules_and_jobs_say() {
+    let mut fleet = nodes(3);
+    fleet.submit("job", &command("job", 4));
+    fleet.settle();
+    let host = runs_on(&fleet, "job").remove(0).trim_start_matches("n-").to_owned();
+    let others: Vec<String> = (1..=3).map(|n| format!("n{n}")).filter(|n| *n != host).collect();
+    let gpu = format!("gpu:{}", gpu_of(&fleet, "job"));
+    // On a part that work ends well on, on one that turns out to be broken, and on one that is idle.
+    let of_work = tried(&fleet, &gpu);
+    say(&mut fleet, &host, vec![of_work.clone()]);
+    let broken = tried(&fleet, "gpu:b");
+    say(&mut fleet, &others[0], vec![broken.clone()]);
+    let idle = tried(&fleet, "gpu:c");
+    say(&mut fleet, &others[1], vec![idle.clone()]);
+    assert_eq!((tally(&fleet), precision(&fleet)), ((0, 0, 3), None));
+    // Said again, it is the same finding.
+    let more = tried(&fleet, "node");
+    say(&mut fleet, &others[1], vec![idle.clone(), more]);
+    say(&mut fleet, &others[1], vec![idle.clone()]);
+    assert_eq!(tally(&fleet), (0, 0, 4));
+    // What another part of the node has proves nothing.
+    let fatal = |component: &str| condition(component, Level::Fatal);
+    say(&mut fleet, &others[0], vec![broken.clone(), fatal("gpu:x")]);
+    assert_eq!(tally(&fleet), (0, 0, 4));
+    say(&mut fleet, &others[0], vec![broken.clone(), fatal("gpu:b")]);
+    assert_eq!((tally(&fleet), precision(&fleet)), ((1, 0, 3), Some(1.0)));
+    fleet.exit_ranks("job", 0);
+    fleet.settle();
+    assert_eq!((tally(&fleet), precision(&fleet)), ((1, 1, 2), Some(0.5)));
+    // All of it is stored.
+    fleet.restart();
+    assert_eq!(tally(&fleet), (1, 1, 2));
+    let trial = fleet.core.rule_trials().next().unwrap().clone();
+    let why = trial.findings.iter().find_map(|finding| match &finding.proof {
+        Proof::Confirmed { why } => Some(why.as_str()),
+        _ => None,
+    });
+    assert_eq!(why, Some("xid_fatal: Xid 79: the GPU has fallen off the bus"));
+}
+
+#[test]
+fn a_finding_is_judged_after_a_day_once_however_long_its_condition_stands() {
+    let mut fleet = nodes(1);
+    fleet.submit("job", &command("job", 1));
+    fleet.settle();
+    let used = tried(&fleet, &format!("gpu:{}", gpu_of(&fleet, "job")));
+    let free = tried(&fleet, "gpu:free");
+    let info = Condition { level: Level::Info, ..tried(&fleet, "node") };
+    let said = vec![used.clone(), free.clone(), info];
+    say(&mut fleet, "n1", said.clone());
+    let open = |fleet: &Fleet| fleet.core.rule_trials().next().unwrap().findings.len();
+    assert_eq!(open(&fleet), 2, "what is only worth knowing is no finding");
+    // The boot clock of a day, beat by beat, is long; nodes are heard of all the same.
+    fleet.now = fleet.now.plus_ms(WINDOW_MS - 60_000);
+    fleet.live(&["n1"], 30);
+    assert_eq!(open(&fleet), 2);
+    fleet.live(&["n1"], 60);
+    say(&mut fleet, "n1", said);
+    assert_eq!(open(&fleet), 0);
+    // The job needs the one, and runs still.
+    assert_eq!((fleet.state("job"), tally(&fleet)), (JobState::Running, (0, 1, 1)));
+}
+
+#[test]
+fn an_attempt_that_its_node_is_to_blame_for_confirms_and_findings_are_bounded() {
+    let mut fleet = nodes(2);
+    fleet.submit("job", &command("job", 4));
+    fleet.settle();
+    let host = runs_on(&fleet, "job").remove(0).trim_start_matches("n-").to_owned();
+    let found = tried(&fleet, "port:mlx5_0/1");
+    say(&mut fleet, &host, vec![found]);
+    let node = Some(fleet.node(&host).id.clone());
+    fleet.verdict = Some(Verdict { node, ..verdict(Again::After(Cause::Hardware)) });
+    fleet.exit_ranks("job", 1);
+    assert_eq!(tally(&fleet), (1, 0, 0));
+    let other = if host == "n1" { "n2" } else { "n1" };
+    for n in 0..MAX_FINDINGS {
+        let one = tried(&fleet, &format!("gpu:{n}"));
+        say(&mut fleet, other, vec![one]);
+    }
+    let trial = fleet.core.rule_trials().next().unwrap();
+    assert_eq!((trial.findings.len(), trial.over.confirmed), (MAX_FINDINGS, 1));
+    for n in 0..MAX_RULES {
+        let one = Condition { rule: format!("rule-{n}"), ..tried(&fleet, "node") };
+        say(&mut fleet, other, vec![one]);
+    }
+    assert_eq!(fleet.core.rule_trials().count(), MAX_RULES);
 }

@@ -20,7 +20,7 @@ use records::{Golden, Value, values};
 
 /// Layout and checksum come before the body.
 const HEAD: usize = 5;
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 16] = [
     "join_tokens",
     "api_tokens",
     "secrets",
@@ -36,6 +36,7 @@ const TABLES: [&str; 15] = [
     "gangs",
     "accounts",
     "node_tests",
+    "rule_trials",
 ];
 
 /// Both byte strings around the first difference, for the failure message.

@@ -17,6 +17,7 @@ use super::health::ClearedCondition;
 use super::job::{Attempt, Job};
 use super::node::Node;
 use super::node_test::NodeTest;
+use super::trials::RuleTrial;
 use super::notices::Notice;
 use super::pools::PoolRecord;
 use super::projects::ProjectRecord;
@@ -62,6 +63,7 @@ pub enum Write {
     Delivery(Delivery),
     Pool(PoolRecord),
     NodeTest(Arc<NodeTest>),
+    RuleTrial(Arc<RuleTrial>),
     Idempotency(IdempotencyRecord),
     ForgetIdempotency {
         user: String,
@@ -422,6 +424,7 @@ impl Write {
             | Write::Delivery(_)
             | Write::Pool(_)
             | Write::NodeTest(_)
+            | Write::RuleTrial(_)
             | Write::Idempotency(_)
             | Write::ForgetIdempotency { .. }
             | Write::ForgetJoinToken { .. }

@@ -279,10 +279,11 @@ impl Core {
         let node = Arc::new(node);
         if news.is_empty() && !has_changed {
             self.nodes.insert(id.clone(), node.clone());
-            out.saw(Seen::Node(node));
+            out.saw(Seen::Node(node.clone()));
         } else {
-            self.put(Write::Node(node), out);
+            self.put(Write::Node(node.clone()), out);
         }
+        self.note_findings(&node, now, out);
         self.act_on_health(id, now, out);
         if !news.is_empty() {
             self.renew_cordon(id, now, out);

@@ -53,6 +53,7 @@ pub mod secrets;
 pub mod stall;
 mod tokens;
 pub mod topology;
+pub mod trials;
 mod unknown;
 pub mod usage;
 pub mod vacancy;
@@ -85,6 +86,7 @@ use pools::PoolRecord;
 use projects::ProjectRecord;
 use queue::Queue;
 use secrets::SecretRecord;
+use trials::RuleTrial;
 use usage::Usage;
 use vacancy::Vacancies;
 use webhooks::{Delivery, WebhookKey, WebhookRecord};
@@ -120,6 +122,8 @@ pub struct Core {
     pub(crate) deliveries: BTreeMap<WebhookKey, Delivery>,
     pub(crate) pools: BTreeMap<String, PoolRecord>,
     pub(crate) node_tests: BTreeMap<JobId, Arc<NodeTest>>,
+    /// By the id of the rule.
+    pub(crate) rule_trials: BTreeMap<String, Arc<RuleTrial>>,
     pub(crate) idempotency: BTreeMap<(String, String), IdempotencyRecord>,
 
     // Not stored: derived, or learned again.
@@ -327,6 +331,9 @@ impl Core {
             Write::ForgetNodeTest { job } => {
                 self.node_tests.remove(&job);
             }
+            Write::RuleTrial(trial) => {
+                self.rule_trials.insert(trial.rule.clone(), trial);
+            }
             Write::Idempotency(record) => {
                 self.idempotency.insert((record.user.clone(), record.key.clone()), record);
             }
@@ -491,6 +498,7 @@ impl Core {
         self.expire_guests(now, out);
         self.expire_drains(now, out);
         self.expire_doubt(now, out);
+        self.expire_findings(now, out);
         self.expire_refusals(now);
         // A replay that nobody watches need not.
         if self.explaining {

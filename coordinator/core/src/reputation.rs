@@ -16,6 +16,7 @@ use super::gang::Gang;
 use super::health::Level;
 use super::node::{Node, Reachability};
 use super::recovery::{Again, Cause, Verdict};
+use super::trials::WHOLE_NODE;
 
 /// After this long, doubt counts half.
 pub const HALF_LIFE_MS: u64 = 24 * 3_600_000;
@@ -112,6 +113,9 @@ impl Core {
         // Nothing of what its job wrote: everybody may read what is held against a node.
         let why = format!("an attempt failed here: {} ({})", verdict.category, verdict.sub_code);
         for node in blamed {
+            if milli == BLAMED {
+                self.confirm_findings(&node, WHOLE_NODE, &why, out);
+            }
             self.doubt(&node, milli, &why, now, out);
         }
     }

@@ -9,7 +9,7 @@ use super::audit::{self, AuditHead};
 use super::notices::{self, Numbered};
 use super::{
     ACCOUNTS, API_TOKENS, ATTEMPTS, AUDIT, BOOKS, DELIVERIES, GANGS, Heads, IDEMPOTENCY, JOBS,
-    JOIN_TOKENS, NODE_TESTS, NODES, NOTICES, POOLS, PROJECTS, SECRETS, Table, USAGE, VACANCIES,
+    JOIN_TOKENS, NODE_TESTS, NODES, NOTICES, POOLS, PROJECTS, RULE_TRIALS, SECRETS, Table, USAGE, VACANCIES,
     WEBHOOKS, books, record, vacancies,
 };
 use crate::core::effect::Write;
@@ -121,6 +121,7 @@ fn place(write: &Write) -> Option<(Table, String)> {
         Write::ForgetPool { name } => (POOLS, name.clone()),
         Write::NodeTest(test) => (NODE_TESTS, test.job.to_string()),
         Write::ForgetNodeTest { job } => (NODE_TESTS, job.to_string()),
+        Write::RuleTrial(trial) => (RULE_TRIALS, trial.rule.clone()),
         Write::Idempotency(record) => (IDEMPOTENCY, two_part_key(&record.user, &record.key)),
         Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, two_part_key(user, key)),
         Write::Account(account) => (ACCOUNTS, account.gang.to_string()),
@@ -147,6 +148,7 @@ fn row(write: &Write) -> Result<Row, String> {
         Write::Usage(usage) => record::encode_usage(usage)?,
         Write::Pool(pool) => record::encode_pool(pool)?,
         Write::NodeTest(test) => record::encode_node_test(test)?,
+        Write::RuleTrial(trial) => record::encode_rule_trial(trial)?,
         Write::Idempotency(idempotency) => record::encode_idempotency(idempotency)?,
         Write::Account(account) => record::encode_account(account)?,
         Write::Webhook(webhook) => record::encode_webhook(webhook)?,

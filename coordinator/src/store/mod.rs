@@ -67,6 +67,9 @@ const POOLS: Table = TableDefinition::new(POOLS_NAME);
 /// Checks of the network, and what came of them.
 const NODE_TESTS_NAME: &str = "node_tests";
 const NODE_TESTS: Table = TableDefinition::new(NODE_TESTS_NAME);
+/// What health rules on trial have found.
+const RULE_TRIALS_NAME: &str = "rule_trials";
+const RULE_TRIALS: Table = TableDefinition::new(RULE_TRIALS_NAME);
 /// Of gangs that hold GPUs and end.
 const ACCOUNTS_NAME: &str = "accounts";
 const ACCOUNTS: Table = TableDefinition::new(ACCOUNTS_NAME);
@@ -88,7 +91,7 @@ const VACANCIES_NAME: &str = "vacancies";
 const VACANCIES: Table = TableDefinition::new(VACANCIES_NAME);
 const LOGS: [Table; 4] = [AUDIT, NOTICES, BOOKS, VACANCIES];
 /// In the order in which they are loaded.
-const ENTITIES: [Table; 15] = [
+const ENTITIES: [Table; 16] = [
     JOIN_TOKENS,
     API_TOKENS,
     SECRETS,
@@ -104,15 +107,17 @@ const ENTITIES: [Table; 15] = [
     GANGS,
     ACCOUNTS,
     NODE_TESTS,
+    RULE_TRIALS,
 ];
 /// Made by their first record: stores are older than these.
-const LATE: [&str; 11] = [
+const LATE: [&str; 12] = [
     SECRETS_NAME,
     PROJECTS_NAME,
     USAGE_NAME,
     POOLS_NAME,
     ACCOUNTS_NAME,
     NODE_TESTS_NAME,
+    RULE_TRIALS_NAME,
     WEBHOOKS_NAME,
     DELIVERIES_NAME,
     NOTICES_NAME,

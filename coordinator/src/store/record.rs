@@ -18,6 +18,7 @@ mod credentials;
 mod node_tests;
 mod pools;
 mod recovery;
+mod rule_trials;
 mod webhooks;
 
 use accounts::AccountV1;
@@ -35,6 +36,8 @@ pub use node_tests::encode_node_test;
 use pools::PoolV1;
 pub use pools::encode_pool;
 use recovery::{RecoveryV1, VerdictV1};
+pub use rule_trials::encode_rule_trial;
+use rule_trials::RuleTrialV1;
 use webhooks::{DeliveryV1, WebhookV1};
 pub use webhooks::{decode_notice, encode_delivery, encode_notice, encode_webhook};
 
@@ -187,6 +190,7 @@ pub fn decode(table: &str, bytes: &[u8]) -> Result<Write, String> {
         "projects" => Write::Project(decode_project(bytes)?),
         "usage" => Write::Usage(unseal::<UsageV1>(bytes)?.into()),
         "node_tests" => Write::NodeTest(Arc::new(unseal::<NodeTestV1>(bytes)?.into())),
+        "rule_trials" => Write::RuleTrial(Arc::new(unseal::<RuleTrialV1>(bytes)?.into())),
         "pools" => Write::Pool(unseal::<PoolV1>(bytes)?.into()),
         "accounts" => Write::Account(unseal::<AccountV1>(bytes)?.into()),
         "webhooks" => Write::Webhook(unseal::<WebhookV1>(bytes)?.into()),

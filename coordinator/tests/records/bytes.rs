@@ -614,6 +614,22 @@ pub const NODE_TEST_FAILED: &str = r#"
     01 fd6f525c18a3010000 ; ended: wall 1800000000623
     02 0a 6e6f205079546f726368 ; failed: `no PyTorch`"#;
 
+pub const RULE_TRIAL: &str = r#"
+    01 cc26935f ; layout 1, checksum
+    09 6770752d636c6f636b ; rule `gpu-clock`
+    01 02 03 ; confirmed, refuted, untold of findings that are over
+    03 ; 3 findings
+    03 6e2d31 05 6770753a67 ; node `n-1`, component `gpu:g`
+    07 08 ; since_ms, found_wall_ms
+    00 ; proof: None
+    03 6e2d31 04 6e6f6465 ; node `n-1`, component `node`
+    07 08 ; since_ms, found_wall_ms
+    01 ; proof: Refuted
+    03 6e2d31 08 706f72743a702f31 ; node `n-1`, component `port:p/1`
+    07 08 ; since_ms, found_wall_ms
+    02 04 6c6f7374 ; proof: Confirmed, why `lost`
+"#;
+
 pub const ACCOUNT: &str = r#"
     01 0c218e0c ; layout 1, checksum
     07 672d3766336b32 ; gang `g-7f3k2`

@@ -71,6 +71,7 @@ pub fn encode(write: &Write) -> Vec<u8> {
         Write::Usage(record) => record::encode_usage(record),
         Write::Pool(record) => record::encode_pool(record),
         Write::NodeTest(test) => record::encode_node_test(test),
+        Write::RuleTrial(trial) => record::encode_rule_trial(trial),
         Write::Idempotency(record) => record::encode_idempotency(record),
         Write::Account(record) => record::encode_account(record),
         Write::Webhook(record) => record::encode_webhook(record),
@@ -163,6 +164,8 @@ pub fn all() -> Vec<Golden> {
         NODE_TEST_OPEN = node_test(values::node_test_open());
         NODE_TEST_MEASURED = node_test(values::node_test_measured());
         NODE_TEST_FAILED = node_test(values::node_test_failed());
+        RULE_TRIAL =
+            Value::Row("rule_trials", Write::RuleTrial(Arc::new(values::rule_trial())));
         ACCOUNT = Value::Row("accounts", Write::Account(values::account()));
         SPENT = Value::Spent(values::spent());
         VACANCY = Value::Vacancy(values::vacancy());

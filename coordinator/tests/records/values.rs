@@ -32,6 +32,7 @@ use gangline_coordinator::core::projects::{ProjectRecord, Quota};
 use gangline_coordinator::core::recovery::{Again, Cause, Recovery, Rest, Verdict};
 use gangline_coordinator::core::reputation::Doubt;
 use gangline_coordinator::core::secrets::{Sealed, SecretRecord};
+use gangline_coordinator::core::trials::{Finding, Proof, RuleTrial, Tally};
 use gangline_coordinator::core::usage::Usage;
 use gangline_coordinator::core::vacancy::Vacancy;
 use gangline_coordinator::core::webhooks::{
@@ -565,6 +566,25 @@ pub fn node_test_failed() -> NodeTest {
     let state = TestState::Failed { why: "no PyTorch".to_owned() };
     let job = "j-3".parse().unwrap();
     NodeTest { job, ended_wall_ms: Some(SECOND.wall_ms), state, ..node_test_open() }
+}
+
+pub fn rule_trial() -> RuleTrial {
+    let finding = |component: &str, proof| Finding {
+        node: "n-1".parse().unwrap(),
+        component: component.to_owned(),
+        since_ms: 7,
+        found_wall_ms: 8,
+        proof,
+    };
+    RuleTrial {
+        rule: "gpu-clock".to_owned(),
+        over: Tally { confirmed: 1, refuted: 2, untold: 3 },
+        findings: vec![
+            finding("gpu:g", Proof::None),
+            finding("node", Proof::Refuted),
+            finding("port:p/1", Proof::Confirmed { why: "lost".to_owned() }),
+        ],
+    }
 }
 
 pub fn account() -> Account {

@@ -800,6 +800,7 @@ pub fn through_the_codec(write: &Write) -> Write {
         Write::Idempotency(entry) => ("idempotency", record::encode_idempotency(entry)),
         Write::Account(account) => ("accounts", record::encode_account(account)),
         Write::NodeTest(test) => ("node_tests", record::encode_node_test(test)),
+        Write::RuleTrial(trial) => ("rule_trials", record::encode_rule_trial(trial)),
         Write::Webhook(webhook) => ("webhooks", record::encode_webhook(webhook)),
         Write::Delivery(delivery) => ("deliveries", record::encode_delivery(delivery)),
         Write::Audit(_)
@@ -846,5 +847,6 @@ pub fn stored(core: &Core) -> Vec<Write> {
     let pools = core.pools().cloned().map(Write::Pool);
     let jobs = jobs.chain(attempts).chain(gangs);
     let tests = core.node_tests().cloned().map(Write::NodeTest);
+    let tests = tests.chain(core.rule_trials().cloned().map(Write::RuleTrial));
     jobs.chain(nodes).chain(secrets).chain(projects).chain(pools).chain(tests).collect()
 }

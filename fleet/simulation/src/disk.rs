@@ -22,6 +22,7 @@ pub(crate) enum Key {
     Usage(String),
     Pool(String),
     NodeTest(JobId),
+    RuleTrial(String),
     Account(GangId),
     Webhook(WebhookKey),
     Delivery(WebhookKey),
@@ -64,6 +65,7 @@ impl Disk {
             Write::ForgetPool { name } => return self.forget(&Key::Pool(name.clone())),
             Write::NodeTest(test) => Key::NodeTest(test.job.clone()),
             Write::ForgetNodeTest { job } => return self.forget(&Key::NodeTest(job.clone())),
+            Write::RuleTrial(trial) => Key::RuleTrial(trial.rule.clone()),
             Write::Idempotency(entry) => Key::Idempotency(entry.user.clone(), entry.key.clone()),
             Write::Audit(_) | Write::Notice(_) | Write::Spent(_) | Write::Vacancy(_) => return,
             Write::ForgetIdempotency { user, key } => {
