@@ -49,8 +49,10 @@ pub struct Config {
     pub checkpoint_copy_bytes_per_s: u64,
     pub on_sigterm: OnSigterm,
     pub metrics: metrics::Options,
-    /// Health rules that are shown and never acted on.
+    /// Health rules that are shown and never acted on, beside those that are on trial by themselves.
     pub health_trial: BTreeSet<Rule>,
+    /// Health rules that act although they are on trial by themselves.
+    pub health_trusted: BTreeSet<Rule>,
     /// RDMA devices of management and storage: no health rule applies, and ranks do not use them.
     pub rdma_exclude: BTreeSet<String>,
     pub labels: BTreeMap<String, String>,
@@ -79,6 +81,7 @@ impl Default for Config {
             on_sigterm: OnSigterm::Auto,
             metrics: metrics::Options::default(),
             health_trial: BTreeSet::new(),
+            health_trusted: BTreeSet::new(),
             rdma_exclude: BTreeSet::new(),
             labels: BTreeMap::new(),
             ray_env: BTreeMap::new(),
@@ -233,13 +236,8 @@ impl Reader {
                     .unwrap_or(default.metrics.compat_hostname_label),
                 host: self.metrics_host().unwrap_or(default.metrics.host),
             },
-            health_trial: self
-                .words(
-                    "health_trial",
-                    "write names of rules, as `gangline node health` has them",
-                    Rule::from_id,
-                )
-                .unwrap_or(default.health_trial),
+            health_trial: self.rules("health_trial").unwrap_or(default.health_trial),
+            health_trusted: self.rules("health_trusted").unwrap_or(default.health_trusted),
             rdma_exclude: self
                 .words("rdma_exclude", "write names of devices, such as \"mlx5_0\"", |word| {
                     is_word(word, "._-").then(|| word.to_owned())
@@ -254,6 +252,11 @@ impl Reader {
                 name.starts_with("RAY_") && is_word(name, "_")
             }),
         };
+        for rule in config.health_trial.intersection(&config.health_trusted) {
+            self.wrong.push(format!(
+                "health_trial and health_trusted both name \"{rule}\": leave it out of one of them"
+            ));
+        }
         self.refuse_unknown();
         if self.wrong.is_empty() { Ok(config) } else { Err(ConfigErrors(self.wrong)) }
     }
@@ -370,6 +373,11 @@ impl Reader {
             }
         }
         Some(found)
+    }
+
+    fn rules(&mut self, key: &'static str) -> Option<BTreeSet<Rule>> {
+        let advice = "write names of rules, as `gangline node health` has them";
+        self.words(key, advice, Rule::from_id)
     }
 
     fn choice(&mut self, key: &'static str) -> Option<bool> {

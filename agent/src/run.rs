@@ -226,6 +226,7 @@ impl Agent {
         let rules = gangline_health::Config {
             boot_id: gangline_common::time::boot_id(),
             shadow: config.health_trial.clone(),
+            trusted: config.health_trusted.clone(),
             excluded_devices: config.rdma_exclude.clone(),
             nvswitch: nvswitch::is_on_bus(&Roots::default()),
         };

@@ -383,6 +383,44 @@ async fn every_sick_part_of_a_gpu_becomes_its_condition() {
     }
 }
 
+/// Of four GPUs that do the same, one is slow: said after five minutes, and not acted on, for the rule is on trial.
+#[tokio::test]
+async fn a_gpu_whose_clock_is_behind_that_of_its_gang_is_only_shown() {
+    let Some(scene) = Scene::enter("a_gpu_whose_clock_is_behind_that_of_its_gang_is_only_shown")
+    else {
+        return;
+    };
+    let others =
+        ["GPU-00000000-0000-0000-0000-00000000000c", "GPU-00000000-0000-0000-0000-00000000000d"];
+    let four = |mhz: &str, load: &str| {
+        let all = [A, B, others[0], others[1]];
+        let clock = |uuid: &str| if uuid == A { mhz.to_owned() } else { "1980".to_owned() };
+        let one = |uuid: &str| gpu(uuid, &[("sm_clock_mhz", &clock(uuid)), ("gpu_util", load)]);
+        all.map(one).concat()
+    };
+    scene.write(&four("1980", "97"));
+    let nvml = scene.open(TIMEOUT).expect("opens");
+    let events = nvml.events().expect("not taken before");
+    let mut world = World { scene, nvml, events, now: begin() };
+    let mut node = Node::new(world.now);
+    let holder = node.holders.values().next().expect("two are held").clone();
+    for uuid in others.map(|uuid| GpuId(uuid.to_owned())) {
+        node.visible.insert(uuid.clone());
+        node.holders.insert(uuid, holder.clone());
+    }
+    world.pass(&mut node, WHILE).await;
+    // Clocks of GPUs that wait say nothing.
+    world.scene.write(&four("345", "3"));
+    world.pass(&mut node, 6 * MINUTE).await;
+    world.scene.write(&four("1200", "97"));
+    world.pass(&mut node, 4 * MINUTE).await;
+    assert_eq!(node.says(world.now), set(&[]));
+    world.pass(&mut node, 2 * MINUTE).await;
+    let slow = ["gpu-clock", &part(A), "degraded", "HARDWARE_INSPECTION"];
+    assert_eq!(node.says(world.now), set(&[slow]));
+    assert!(node.judge.conditions(world.now)[0].shadow);
+}
+
 /// A GPU's PCIe link sleeps while nothing runs, and is read less often than the load: neither the begin nor the end
 /// of a job makes it look slow.
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::clock::At;
 use crate::latch::Bad;
 use crate::nvlink;
 use crate::part::Part;
-use crate::reading::{Fabric, Gpu, GpuSet, Handle, Pcie, Process, RecoveryAction};
+use crate::reading::{Fabric, Gpu, GpuSet, Handle, Pcie, Process, RecoveryAction, Work};
 use crate::rule::{Action, Level, Rule};
 use crate::series::{Series, Step};
 
@@ -21,6 +21,12 @@ const MOST_REMAPPED: u64 = 512;
 const MOST_FREE_BYTES: u64 = 500 << 20;
 const REPLAYS: u64 = 10;
 const REPLAY_MINUTES: usize = 3;
+/// The clock of a GPU is compared with the median of at least so many others,
+const LEAST_PEERS: usize = 3;
+/// each read within so many milliseconds,
+const PEER_MS: u64 = 5_000;
+/// and is behind below this part of it.
+const BEHIND_PERCENT: u64 = 80;
 /// How many of a list are named as evidence.
 const NAMED: usize = 4;
 
@@ -72,6 +78,49 @@ fn handle_text(handle: &Handle) -> String {
         Handle::DriverMismatch => "NVML_ERROR_LIB_RM_VERSION_MISMATCH".to_owned(),
         Handle::Error(name) => name.clone(),
     }
+}
+
+/// The median of the clocks of other GPUs that do the same work, in MHz.
+#[derive(Debug, Clone, Copy)]
+pub struct Peers {
+    count: usize,
+    median_mhz: u32,
+}
+
+impl Peers {
+    /// Of the other GPUs here; `None` where too few do the same.
+    pub fn of<'a>(
+        work: &Work,
+        others: impl Iterator<Item = &'a (Work, u64)>,
+        at: At,
+    ) -> Option<Self> {
+        let does_the_same =
+            |other: &Work| other.gang == work.gang && other.memory_bytes == work.memory_bytes;
+        let mut clocks: Vec<u32> = others
+            .filter(|(other, read)| does_the_same(other) && at.since(*read) <= PEER_MS)
+            .map(|(other, _)| other.sm_clock_mhz)
+            .collect();
+        clocks.sort_unstable();
+        let median_mhz = clocks.get(clocks.len() / 2).copied();
+        median_mhz
+            .filter(|_| clocks.len() >= LEAST_PEERS)
+            .map(|median_mhz| Peers { count: clocks.len(), median_mhz })
+    }
+}
+
+/// `peers` are those of a GPU under load.
+pub fn on_work(part: &mut Part, work: Option<Work>, peers: Option<Peers>, at: At) {
+    let verdict = work.as_ref().zip(peers).map(|(work, Peers { count, median_mhz })| {
+        let least = u64::from(median_mhz) * BEHIND_PERCENT / 100;
+        (u64::from(work.sm_clock_mhz) < least).then(|| {
+            let clock = work.sm_clock_mhz;
+            let evidence = format!("{clock} MHz; median of {count} others {median_mhz} MHz");
+            let reason = "its clock is far below that of its peers";
+            Bad::new(Rule::GpuClock, Level::Degraded, reason, evidence)
+        })
+    });
+    part.check(Rule::GpuClock, verdict, at);
+    part.work = work.map(|work| (work, at.ms));
 }
 
 /// One reading of a GPU; `nvswitch` is whether the GPUs here are joined by NVSwitch.

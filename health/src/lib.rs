@@ -44,10 +44,11 @@ pub use component::Component;
 pub use condition::{Blind, Condition, Stale, StartCheck, blind_lines};
 pub use latch::{MAX_EVIDENCE, MAX_REASON};
 pub use reading::Reading;
-pub use rule::{Action, Check, Level, Rule, State};
+pub use rule::{Action, Check, Level, Rule, Stage, State};
 pub use saved::{Oddities, Saved};
 
 use clock::{At, Clock};
+use gpu::Peers;
 use part::Part;
 use port::Siblings;
 use reading::Counter;
@@ -66,12 +67,23 @@ pub const MAX_CONDITIONS: usize = 256;
 pub struct Config {
     /// Of the running kernel; `None`: a reboot cannot be seen, and only an operator ends what is kept.
     pub boot_id: Option<String>,
-    /// Rules that are only tried: their conditions are shown and marked, and forbid nothing.
+    /// Rules that are only tried, beside those that the table has on trial: their conditions are shown
+    /// and marked, and forbid nothing.
     pub shadow: BTreeSet<Rule>,
+    /// Rules that act although the table has them on trial.
+    pub trusted: BTreeSet<Rule>,
     /// RDMA devices of management and storage: no rule applies to them.
     pub excluded_devices: BTreeSet<String>,
     /// NVSwitches are on the bus: the GPUs are joined by them, whatever those say of a fabric.
     pub nvswitch: bool,
+}
+
+impl Config {
+    /// The rule is shown, and nothing acts on it.
+    pub fn is_on_trial(&self, rule: Rule) -> bool {
+        let by_table = rule.row().stage == Stage::Trial && !self.trusted.contains(&rule);
+        by_table || self.shadow.contains(&rule)
+    }
 }
 
 /// The health of one node.
@@ -136,7 +148,14 @@ impl Engine {
             Reading::Gpu(gpu) => {
                 let nvswitch = if self.config.nvswitch { Some(true) } else { gpu.nvswitch };
                 let component = Component::gpu(&gpu.uuid);
-                self.with(component, at, |part| gpu::on_gpu(part, gpu, nvswitch, at));
+                let peers = gpu.work.as_ref().and_then(|work| {
+                    let others = self.parts.iter().filter(|(other, _)| **other != component);
+                    Peers::of(work, others.filter_map(|(_, part)| part.work.as_ref()), at)
+                });
+                self.with(component, at, |part| {
+                    gpu::on_gpu(part, gpu, nvswitch, at);
+                    gpu::on_work(part, gpu.work.clone(), peers, at);
+                });
             }
             Reading::Xid(xid) => {
                 let component = xid.gpu.as_ref().map_or(Component::Node, Component::gpu);
@@ -201,7 +220,7 @@ impl Engine {
                 if let Some(raised) = &latch.raised
                     && !latch.is_over(rule.row(), at)
                 {
-                    let shadow = self.config.shadow.contains(rule);
+                    let shadow = self.config.is_on_trial(*rule);
                     conditions.push(Condition::new(*rule, component, raised, shadow, at));
                 }
             }

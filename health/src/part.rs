@@ -7,7 +7,7 @@ use gangline_common::ids::JobId;
 use crate::clock::At;
 use crate::latch::{Bad, Latch};
 use crate::port::Look;
-use crate::reading::Counter;
+use crate::reading::{Counter, Work};
 use crate::rule::{DAY_MS, MINUTE_MS, Rule};
 use crate::series::{Baseline, Events, Habit, LastMinute, Minutes, Series, Step};
 
@@ -30,6 +30,8 @@ pub struct Part {
     pub retrainings: LastMinute,
     /// What the port was like at its last reading.
     pub look: Option<Look>,
+    /// What a GPU did at its last reading, and when.
+    pub work: Option<(Work, u64)>,
     pub facts: Facts,
     /// What somebody said cannot be seen, and why.
     pub blind: BTreeMap<Rule, String>,

@@ -67,6 +67,15 @@ pub enum Handle {
     Error(String),
 }
 
+/// What a GPU does under load, to compare it with others that do the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Work {
+    pub gang: GangId,
+    /// GPUs of one kind have as much.
+    pub memory_bytes: u64,
+    pub sm_clock_mhz: u32,
+}
+
 /// One GPU. `Gpu::new` has everything absent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
@@ -95,6 +104,8 @@ pub struct Gpu {
     pub persistence: Option<bool>,
     /// Whether no gang holds it.
     pub free: Option<bool>,
+    /// `None` while it is not known to be under load.
+    pub work: Option<Work>,
     pub memory_used_bytes: Option<u64>,
     /// Processes on it that belong to no gang that holds it; `None`: could not be listed.
     pub foreign: Option<Vec<Process>>,
@@ -122,6 +133,7 @@ impl Gpu {
             fabric: None,
             persistence: None,
             free: None,
+            work: None,
             memory_used_bytes: None,
             foreign: None,
         }

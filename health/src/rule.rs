@@ -1,6 +1,6 @@
 //! The table of rules: what is watched, how bad it is, what to do, and what ends it.
 //!
-//! `docs/health-rules.md` is written from this table.
+//! `docs/health-rules.md` is written from this table. A new rule begins with [`Stage::Trial`].
 
 use std::fmt;
 
@@ -204,6 +204,15 @@ pub struct BeforeStart {
     pub forbids: Level,
 }
 
+/// How far a rule is trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Shown and marked, and nothing acts on it: where every new rule begins, until it is known how
+    /// often it is right.
+    Trial,
+    Acts,
+}
+
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
@@ -218,6 +227,7 @@ pub struct Row {
     /// The worst level that it can have.
     pub worst: Level,
     pub action: Action,
+    pub stage: Stage,
     /// What a person should do.
     pub advice: &'static str,
     pub clearing: Clearing,
@@ -259,7 +269,7 @@ impl Row {
 
 /// Writes the rules down once: the enum, their order, and each one's row.
 macro_rules! rules {
-    ($($rule:ident $id:literal $number:literal $scope:ident $worst:ident $action:ident {
+    ($($rule:ident $id:literal $number:literal $scope:ident $worst:ident $action:ident $stage:ident {
         $raises:literal, $advice:literal $(, $field:ident: $value:expr)* $(,)?
     })*) => {
         /// A rule, in the order of the list.
@@ -284,6 +294,7 @@ macro_rules! rules {
                                 raises: $raises,
                                 worst: Level::$worst,
                                 action: Action::$action,
+                                stage: Stage::$stage,
                                 advice: $advice,
                                 clearing: Clearing::Calm(CALM_MS),
                                 bad_reads: 2,
@@ -306,273 +317,278 @@ const fn start(check: Check, forbids: Level) -> Option<BeforeStart> {
 }
 
 rules! {
-    GpuSet "gpu-set" 1 Node Fatal RebootSystem {
+    GpuSet "gpu-set" 1 Node Fatal RebootSystem Acts {
         "the GPUs that are there are not those that the node registered: fatal",
         "look for the missing GPU with the platform (lspci, Xid 79); replace the node if a reboot does not bring it back",
         before_start: start(Check::Gpus, Level::Degraded),
     }
-    GpuLibrary "gpu-library" 2 Node Fatal RebootSystem {
+    GpuLibrary "gpu-library" 2 Node Fatal RebootSystem Acts {
         "NVML cannot be used: driver and library differ: fatal; another error: degraded",
         "start the container again so that it gets the host's driver library; then reboot",
         before_start: start(Check::Gpus, Level::Degraded),
     }
-    GpuHandle "gpu-handle" 2 Gpu Fatal RebootSystem {
+    GpuHandle "gpu-handle" 2 Gpu Fatal RebootSystem Acts {
         "the driver says that the GPU is lost or must be reset: fatal; another error: degraded",
         "have the platform reset the GPU or reboot; inspect the hardware if it comes again",
         before_start: start(Check::Gpus, Level::Degraded),
     }
-    XidFatal "xid-fatal" 3 Gpu Fatal RebootSystem {
+    XidFatal "xid-fatal" 3 Gpu Fatal RebootSystem Acts {
         "an Xid of the fatal tier: fatal",
         "move the work away; reset the GPU or reboot; the same Xid after two reboots is for the vendor",
         events_only: true,
     }
-    XidWatch "xid-watch" 3 Gpu DrainAfterJob RebootSystem {
+    XidWatch "xid-watch" 3 Gpu DrainAfterJob RebootSystem Acts {
         "Xid 94, contained memory error: drain after the job",
         "the job that met it restarts; reset the GPU once it is free",
         clearing: Clearing::Kept, events_only: true,
     }
-    XidRepeated "xid-repeated" 3 Gpu Degraded CheckUserAppAndGpu {
+    XidRepeated "xid-repeated" 3 Gpu Degraded CheckUserAppAndGpu Acts {
         "the same Xid of the application tier in 3 different jobs within 24 h: degraded",
         "compare the jobs; if they have nothing in common, test the GPU",
         clearing: Clearing::Expires(DAY_MS), events_only: true,
     }
-    XidApp "xid-app" 3 Gpu Info CheckUserAppAndGpu {
+    XidApp "xid-app" 3 Gpu Info CheckUserAppAndGpu Acts {
         "an Xid of the application tier: info",
         "look into the job; the node is fine",
         clearing: Clearing::Expires(DAY_MS), events_only: true,
     }
-    XidNvlink "xid-nvlink" 3 Gpu Warning CheckUserAppAndGpu {
+    XidNvlink "xid-nvlink" 3 Gpu Warning CheckUserAppAndGpu Acts {
         "Xid 144-150 without its severity word, or one that waits for Xid 154: warning",
         "read the kernel log of the host for the severity; the link counters and the recovery action decide meanwhile",
         clearing: Clearing::Expires(DAY_MS), events_only: true,
     }
-    XidInfo "xid-info" 3 Gpu Info Ignore {
+    XidInfo "xid-info" 3 Gpu Info Ignore Acts {
         "an Xid of the information tier, an unused or an unknown one: info",
         "nothing; an unknown one is worth a look into NVIDIA's catalogue",
         clearing: Clearing::Expires(DAY_MS), events_only: true,
     }
-    Sxid "sxid" 3 Switch Fatal RebootSystem {
+    Sxid "sxid" 3 Switch Fatal RebootSystem Acts {
         "an SXid that NVSwitch calls fatal: fatal; non-fatal: info",
         "reset all GPUs and switches of the machine together; inspect the hardware if it comes again",
         clearing: Clearing::Expires(DAY_MS), events_only: true,
     }
-    EccSram "ecc-sram" 4 Gpu Fatal HardwareInspection {
+    EccSram "ecc-sram" 4 Gpu Fatal HardwareInspection Acts {
         "an uncorrected ECC error in SRAM: fatal",
         "reset the GPU; run the vendor's field diagnosis if it comes again",
     }
-    EccDram "ecc-dram" 4 Gpu DrainAfterJob RebootSystem {
+    EccDram "ecc-dram" 4 Gpu DrainAfterJob RebootSystem Acts {
         "an uncorrected ECC error in DRAM: drain after the job",
         "reset the GPU after the job, so that the row is remapped",
         clearing: Clearing::Kept,
     }
-    RemapPending "remap-pending" 5 Gpu DrainAfterJob RebootSystem {
+    RemapPending "remap-pending" 5 Gpu DrainAfterJob RebootSystem Acts {
         "a row remap is pending: drain after the job",
         "reset the GPU after the job; the remap is done by the reset",
         before_start: start(Check::Gpus, Level::Degraded),
     }
-    RemapFailure "remap-failure" 5 Gpu Fatal HardwareInspection {
+    RemapFailure "remap-failure" 5 Gpu Fatal HardwareInspection Acts {
         "a row remap failed, or 512 rows and more were remapped for uncorrectable errors: fatal",
         "replace the GPU",
         before_start: start(Check::Gpus, Level::Degraded),
     }
-    RecoveryAction "recovery-action" 6 Gpu Fatal RebootSystem {
+    RecoveryAction "recovery-action" 6 Gpu Fatal RebootSystem Acts {
         "the driver asks for an action: GPU reset or node reboot: fatal; drain: drain after the job; an unknown one: warning",
         "do what the driver says",
         before_start: start(Check::Gpus, Level::Degraded),
     }
-    HardwareSlowdown "hw-slowdown" 7 Gpu Degraded HardwareInspection {
+    HardwareSlowdown "hw-slowdown" 7 Gpu Degraded HardwareInspection Acts {
         "clocks held down by hardware slowdown, heat or power brake in 6 of the last 10 minutes: degraded",
         "check cooling and power of the machine",
     }
-    GpuTemperature "gpu-temperature" 8 Gpu Warning HardwareInspection {
+    GpuClock "gpu-clock" 7 Gpu Degraded HardwareInspection Trial {
+        "under load for 5 minutes, the SM clock is below 80 % of the median of three other GPUs and more that the same gang has here: degraded",
+        "compare temperature, power and clock event reasons with its neighbours",
+        bad_for_ms: 5 * MINUTE_MS,
+    }
+    GpuTemperature "gpu-temperature" 8 Gpu Warning HardwareInspection Acts {
         "5 °C or less below the slowdown temperature: warning",
         "check cooling",
     }
-    HbmTemperature "hbm-temperature" 8 Gpu Warning HardwareInspection {
+    HbmTemperature "hbm-temperature" 8 Gpu Warning HardwareInspection Acts {
         "GPU memory above 95 °C: warning",
         "check cooling",
     }
-    PcieLink "pcie-link" 9 Gpu Degraded HardwareInspection {
+    PcieLink "pcie-link" 9 Gpu Degraded HardwareInspection Acts {
         "PCIe generation or width below the maximum under load: degraded",
         "reseat the GPU or its riser; check the slot",
     }
-    PcieReplays "pcie-replays" 9 Gpu Degraded HardwareInspection {
+    PcieReplays "pcie-replays" 9 Gpu Degraded HardwareInspection Acts {
         "10 PCIe replays and more in 10 minutes, spread over 3 of them: degraded",
         "check the signal path: riser, slot, GPU",
     }
-    NvlinkDown "nvlink-down" 10 Gpu Fatal RebootSystem {
+    NvlinkDown "nvlink-down" 10 Gpu Fatal RebootSystem Acts {
         "an NVLink is inactive: fatal on machines with NVSwitch; elsewhere fewer than before: warning",
         "reset all GPUs of the machine together; then inspect baseboard and bridges",
     }
-    NvlinkErrors "nvlink-errors" 10 Gpu Warning Ignore {
+    NvlinkErrors "nvlink-errors" 10 Gpu Warning Ignore Acts {
         "NVLink replay, recovery or CRC errors were counted: warning",
         "nothing as long as jobs are fast; watch",
     }
-    NvlinkCrc "nvlink-crc" 10 Gpu Fatal HardwareInspection {
+    NvlinkCrc "nvlink-crc" 10 Gpu Fatal HardwareInspection Acts {
         "100 NVLink CRC errors per second and more: fatal",
         "inspect baseboard and bridges",
     }
-    Fabric "fabric" 11 Gpu Fatal RebootSystem {
+    Fabric "fabric" 11 Gpu Fatal RebootSystem Acts {
         "fabric registration has failed: fatal; it is not complete yet: warning (NVSwitch machines)",
         "see to the fabric manager, or to the platform's",
         before_start: start(Check::Gpus, Level::Warning),
     }
-    Persistence "persistence-mode" 12 Gpu Info Ignore {
+    Persistence "persistence-mode" 12 Gpu Info Ignore Acts {
         "persistence mode is off: info",
         "switch it on for quicker starts",
     }
-    Foreign "gpu-foreign" 13 Gpu NoNewJobs CheckUserAppAndGpu {
+    Foreign "gpu-foreign" 13 Gpu NoNewJobs CheckUserAppAndGpu Acts {
         "a process that belongs to no gang, or more than 500 MiB in use on a free GPU, for 5 s: this GPU is not offered",
         "find and end the process; it is shown with pid and user",
         clearing: Clearing::Calm(MINUTE_MS), bad_for_ms: 5_000,
         before_start: start(Check::Gpus, Level::Degraded),
     }
-    PortState "port-state" 14 Port Degraded HardwareInspection {
+    PortState "port-state" 14 Port Degraded HardwareInspection Acts {
         "an RDMA port that was up is not ACTIVE, or its link not up, or its rate below the highest that it had; or one that differs from nearly all others of its kind (never up for 4 minutes, or slower): degraded",
         "check cable and switch port; Disabled was somebody's decision",
     }
-    PortDrop "port-drop" 14 Port Degraded HardwareInspection {
+    PortDrop "port-drop" 14 Port Degraded HardwareInspection Acts {
         "an RDMA port is down for more than 4 minutes: degraded",
         "check cable and switch port",
     }
-    PortLinkDowned "port-link-downed" 14 Port Degraded HardwareInspection {
+    PortLinkDowned "port-link-downed" 14 Port Degraded HardwareInspection Acts {
         "link_downed grew: degraded, whatever the link is now",
         "watch; a third time in 12 hours is a flap",
     }
-    PortFlap "port-flap" 14 Port NoNewJobs HardwareInspection {
+    PortFlap "port-flap" 14 Port NoNewJobs HardwareInspection Acts {
         "3 times in 12 h link_downed grew, or the port was down for 25 s and came back: cordon",
         "replace cable or transceiver, then clear it",
         clearing: Clearing::Kept, events_only: true,
     }
-    PortLostInGang "port-lost-in-gang" 14 Port NoNewJobs HardwareInspection {
+    PortLostInGang "port-lost-in-gang" 14 Port NoNewJobs HardwareInspection Acts {
         "link_downed grew within 5 minutes of an NCCL error of a gang here: cordon",
         "replace cable or transceiver, then clear it",
         clearing: Clearing::Kept, events_only: true,
     }
-    PortBroken "port-broken" 14 Port Fatal HardwareInspection {
+    PortBroken "port-broken" 14 Port Fatal HardwareInspection Acts {
         "rnr_nak_retry_err, excessive_buffer_overrun_errors or local_link_integrity_errors grew: fatal",
         "inspect cable, switch port and flow control",
     }
-    PortSymbols "port-symbol-errors" 14 Port Fatal HardwareInspection {
+    PortSymbols "port-symbol-errors" 14 Port Fatal HardwareInspection Acts {
         "symbol_error: more than 10 per second: degraded; more than 120 in an hour: fatal",
         "replace cable or transceiver",
     }
-    PortRetraining "port-retraining" 14 Port Degraded HardwareInspection {
+    PortRetraining "port-retraining" 14 Port Degraded HardwareInspection Acts {
         "link_error_recovery: more than 5 per minute: degraded",
         "replace cable or transceiver",
     }
-    PortReceive "port-receive-errors" 14 Port Degraded HardwareInspection {
+    PortReceive "port-receive-errors" 14 Port Degraded HardwareInspection Acts {
         "port_rcv_errors or port_rcv_remote_physical_errors in 3 of the last 10 minutes: degraded",
         "own errors: this cable; remote ones: upstream of the switch",
     }
-    PortDiscards "port-discards" 14 Port Warning Ignore {
+    PortDiscards "port-discards" 14 Port Warning Ignore Acts {
         "port_xmit_discards: more than 100 per second: warning",
         "look for congestion, or for a neighbour that is down",
     }
-    PortTimeouts "port-ack-timeouts" 14 Port Degraded CheckUserAppAndGpu {
+    PortTimeouts "port-ack-timeouts" 14 Port Degraded CheckUserAppAndGpu Acts {
         "local_ack_timeout_err grew by 2 and more in 10 minutes while a gang trains: warning; ten times the usual: degraded",
         "compare with the gang's other nodes",
     }
-    PortLoss "port-loss" 14 Port Warning CheckUserAppAndGpu {
+    PortLoss "port-loss" 14 Port Warning CheckUserAppAndGpu Acts {
         "out_of_sequence, packet_seq_err, implied_nak_seq_err or duplicate_request: ten times the usual, two minutes in a row: warning",
         "compare with the gang's other nodes; check flow control of the fabric",
     }
-    PortSlowRestart "port-slow-restart" 14 Port Degraded HardwareInspection {
+    PortSlowRestart "port-slow-restart" 14 Port Degraded HardwareInspection Acts {
         "roce_slow_restart: more than 10 per second: degraded",
         "check flow control and the path of this port",
     }
-    PortRequests "port-failed-requests" 14 Port Warning CheckUserAppAndGpu {
+    PortRequests "port-failed-requests" 14 Port Warning CheckUserAppAndGpu Acts {
         "req_cqe_error or resp_cqe_error grew: warning",
         "look at the job that ran meanwhile",
     }
-    PortCount "port-count" 14 Node Degraded HardwareInspection {
+    PortCount "port-count" 14 Node Degraded HardwareInspection Acts {
         "fewer RDMA ports than the node registered: degraded",
         "look for the missing adapter with the platform",
         bad_reads: 3,
     }
-    SharedRoot "shared-root" 15 Mount Degraded CheckUserAppAndGpu {
+    SharedRoot "shared-root" 15 Mount Degraded CheckUserAppAndGpu Acts {
         "writing, reading and removing 4 KiB in the shared file system failed or took more than 5 s: degraded",
         "see to the file server and the mount",
         before_start: start(Check::SharedRoot, Level::Degraded),
     }
-    SharedFull "shared-full" 15 Mount NoNewJobs CheckUserAppAndGpu {
+    SharedFull "shared-full" 15 Mount NoNewJobs CheckUserAppAndGpu Acts {
         "the shared file system is 95 % full, in bytes or inodes: warning; 98 %: no new jobs",
         "make room",
         before_start: start(Check::SharedRoot, Level::NoNewJobs),
     }
-    LocalDisk "local-disk" 16 Mount NoNewJobs CheckUserAppAndGpu {
+    LocalDisk "local-disk" 16 Mount NoNewJobs CheckUserAppAndGpu Acts {
         "less than 10 % free on a local disk: degraded; less than 2 GB: no new jobs",
         "make room; leftovers of jobs lie in the temp root",
         before_start: start(Check::LocalDisk, Level::NoNewJobs),
     }
-    HostMemory "host-memory" 17 Node Degraded CheckUserAppAndGpu {
+    HostMemory "host-memory" 17 Node Degraded CheckUserAppAndGpu Acts {
         "less than 2 % of the memory available: degraded",
         "see who holds it; give jobs a memory limit",
         before_start: start(Check::Memory, Level::Degraded),
     }
-    MemoryPressure "memory-pressure" 17 Node Degraded CheckUserAppAndGpu {
+    MemoryPressure "memory-pressure" 17 Node Degraded CheckUserAppAndGpu Acts {
         "all tasks waited for memory for more than 20 % of 10 s (PSI full): degraded",
         "see who holds it; give jobs a memory limit",
         before_start: start(Check::Memory, Level::Degraded),
     }
-    OomKill "oom-kill" 18 Node Info CheckUserAppAndGpu {
+    OomKill "oom-kill" 18 Node Info CheckUserAppAndGpu Acts {
         "the kernel ended a process of a gang for want of memory: info, with the gang",
         "give the job more memory, or make it use less",
         clearing: Clearing::Expires(DAY_MS), events_only: true,
     }
-    SharedMemory "shm-full" 19 Node Warning CheckUserAppAndGpu {
+    SharedMemory "shm-full" 19 Node Warning CheckUserAppAndGpu Acts {
         "less than 10 % of /dev/shm free: warning",
         "make /dev/shm larger, or see who fills it",
     }
-    Pids "pids" 20 Node Warning CheckUserAppAndGpu {
+    Pids "pids" 20 Node Warning CheckUserAppAndGpu Acts {
         "more than 80 % of pids.max in use: warning",
         "raise pids.max, or see who forks",
         before_start: start(Check::Pids, Level::Warning),
     }
-    Descriptors "descriptors" 20 Node Warning CheckUserAppAndGpu {
+    Descriptors "descriptors" 20 Node Warning CheckUserAppAndGpu Acts {
         "more than 80 % of the file descriptors in use: warning",
         "raise the limit, or see who leaks",
         before_start: start(Check::Descriptors, Level::Warning),
     }
-    StuckTasks "stuck-tasks" 21 Node Degraded RebootSystem {
+    StuckTasks "stuck-tasks" 21 Node Degraded RebootSystem Acts {
         "a task in uninterruptible sleep for more than 2 minutes: degraded",
         "see what it waits for: file server, driver",
     }
-    Zombies "zombies" 21 Node Degraded CheckUserAppAndGpu {
+    Zombies "zombies" 21 Node Degraded CheckUserAppAndGpu Acts {
         "more than 1000 zombies: degraded",
         "start the container with an init process",
     }
-    ClockOffset "clock-offset" 22 Node Warning CheckUserAppAndGpu {
+    ClockOffset "clock-offset" 22 Node Warning CheckUserAppAndGpu Acts {
         "clock more than 2 s off the coordinator's: warning",
         "see to time synchronisation of the host",
     }
-    Kernel "kernel" 23 Node Degraded RebootSystem {
+    Kernel "kernel" 23 Node Degraded RebootSystem Acts {
         "the kernel says: soft lockup, hung task, read-only remount, NFS not responding, out of memory on the host, I/O errors, an RDMA adapter without power, too hot or in a slow slot: degraded; out of memory in a container: info",
         "read the kernel log of the host",
         clearing: Clearing::Expires(HOUR_MS), events_only: true,
     }
-    Versions "versions" 24 Gang Warning CheckUserAppAndGpu {
+    Versions "versions" 24 Gang Warning CheckUserAppAndGpu Acts {
         "driver, CUDA, NCCL or OFED differ within a gang: warning when it is placed",
         "make the images and hosts of the pool alike",
     }
-    AgentLag "agent-lag" 25 Node Warning CheckUserAppAndGpu {
+    AgentLag "agent-lag" 25 Node Warning CheckUserAppAndGpu Acts {
         "the agent's own loop is late by more than 1 s: warning",
         "see what loads the node",
     }
-    AgentMemory "agent-memory" 25 Node Warning CheckUserAppAndGpu {
+    AgentMemory "agent-memory" 25 Node Warning CheckUserAppAndGpu Acts {
         "the agent itself uses more than 256 MiB: warning",
         "report it; restarting the agent disturbs no job",
     }
-    AgentDescriptors "agent-descriptors" 25 Node Warning CheckUserAppAndGpu {
+    AgentDescriptors "agent-descriptors" 25 Node Warning CheckUserAppAndGpu Acts {
         "the agent has more than 80 % of the files open that it may: warning",
         "raise LimitNOFILE of the agent; it is a leak if that does not last",
     }
-    RdmaDevices "rdma-devices" 26 Node Degraded CheckUserAppAndGpu {
+    RdmaDevices "rdma-devices" 26 Node Degraded CheckUserAppAndGpu Acts {
         "fewer uverbs devices than RDMA devices, or fewer umad devices than before, 3 readings in a row: degraded",
         "give the container its RDMA devices",
         bad_reads: 3,
     }
-    Collector "collector" 25 Collector Degraded CheckUserAppAndGpu {
+    Collector "collector" 25 Collector Degraded CheckUserAppAndGpu Acts {
         "a source of readings hangs or times out: degraded; it fails or panics: warning",
         "what it reads is not seen meanwhile; see what it waits for",
     }
@@ -610,10 +626,11 @@ pub fn markdown() -> String {
             _ => below.to_owned(),
         };
         let start = if row.before_start.is_some() { " *" } else { "" };
+        let trial = if row.stage == Stage::Trial { ", on trial" } else { "" };
         let (number, id, scope) = (row.number, row.id, row.scope.word());
         let (raises, action, advice) = (row.raises, row.action.word(), row.advice);
         page.push_str(&format!(
-            "| {number}{start} | `{id}` | {scope} | {raises} | {ended} | {action} | {advice} |\n"
+            "| {number}{start} | `{id}`{trial} | {scope} | {raises} | {ended} | {action} | {advice} |\n"
         ));
     }
     page

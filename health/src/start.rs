@@ -24,7 +24,7 @@ impl Engine {
         };
         for rule in Rule::ALL {
             if let Some(before) = rule.row().before_start
-                && !self.config.shadow.contains(rule)
+                && !self.config.is_on_trial(*rule)
             {
                 self.look(*rule, before, max_age_ms, at, &mut check);
             }
@@ -70,7 +70,8 @@ impl Engine {
         }
     }
 
-    /// What cannot be seen from here, in a fixed order. It is not known to be healthy.
+    /// What cannot be seen from here, in a fixed order. It is not known to be healthy. Of rules on trial
+    /// nobody needs to know.
     pub fn blind(&self, now: Timestamp) -> Vec<Blind> {
         let at = self.clock.at(now);
         let mut blind = BTreeSet::new();
@@ -80,6 +81,9 @@ impl Engine {
                 blind.insert(Blind { rule, component: Some(component.clone()), why });
             }
             for (rule, latch) in &part.latches {
+                if self.config.is_on_trial(*rule) {
+                    continue;
+                }
                 let recent =
                     |when: Option<u64>| when.is_some_and(|then| at.since(then) <= ABSENT_MS);
                 if latch.absent.is_some() && !recent(latch.read) && !part.blind.contains_key(rule) {
@@ -94,7 +98,8 @@ impl Engine {
                 .parts
                 .values()
                 .any(|part| part.latches.contains_key(rule) || part.blind.contains_key(rule));
-            if !known && !row.events_only && self.has_parts_of(row.scope) {
+            let is_tried = self.config.is_on_trial(*rule);
+            if !known && !is_tried && !row.events_only && self.has_parts_of(row.scope) {
                 let why = "no reading yet".to_owned();
                 blind.insert(Blind { rule: *rule, component: None, why });
             }

@@ -130,6 +130,7 @@ fn rules_on_trial_and_devices_that_are_left_out_are_lists_of_known_words() {
     for (text, said) in [
         ("health_trial = [\"xid\"]", "\"xid\" is not known"),
         ("health_trial = \"xid-fatal\"", "is not a list"),
+        ("health_trial = [\"pids\"]\nhealth_trusted = [\"pids\"]", "both name \"pids\""),
         ("rdma_exclude = [\"mlx5 0\"]", "is not known"),
     ] {
         let error = from_text(text).unwrap_err().to_string();

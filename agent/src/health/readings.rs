@@ -9,7 +9,7 @@ use gangline_common::time::Timestamp;
 use gangline_health::reading::{
     Agent, Canary, Collector, Fabric, Gpu, GpuSet, Handle, KernelClass, KernelLine, LocalDisk,
     Memory, Nvlink, OomKills, Outcome, Pcie, PhysicalState, Port, PortState, Ports, Process,
-    RecoveryAction, SharedRoot, Sxid, Tasks, Usage, Xid,
+    RecoveryAction, SharedRoot, Sxid, Tasks, Usage, Work, Xid,
 };
 use gangline_health::{Component, Reading, Rule};
 
@@ -29,6 +29,8 @@ use crate::holders::Holders;
 
 /// Above this share of time with a kernel running, a PCIe link has no reason to sleep, in percent.
 const LOAD_PCT: f32 = 20.0;
+/// From here on the clocks of GPUs that do the same can be compared, in percent.
+const WORK_PCT: f32 = 50.0;
 
 /// What the node has told the coordinator that it has; what is missing of it later is missing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -414,6 +416,16 @@ fn short_address(address: &str) -> String {
 }
 
 /// What is not new is absent.
+/// What the GPU does, if it is under load.
+fn work(sample: &GpuSample, gang: Option<&GangId>) -> Option<Work> {
+    sample.utilization_pct.filter(|pct| *pct >= WORK_PCT)?;
+    Some(Work {
+        gang: gang?.clone(),
+        memory_bytes: sample.memory_total_bytes?,
+        sm_clock_mhz: sample.sm_clock_mhz?,
+    })
+}
+
 fn gpu(sample: &GpuSample, holders: &Holders, new: New) -> Gpu {
     let uuid = GpuId(sample.uuid.clone());
     let holder = holders.get(&uuid);
@@ -477,6 +489,7 @@ fn gpu(sample: &GpuSample, holders: &Holders, new: New) -> Gpu {
         persistence: sample.persistence.filter(|_| new.slow),
         // Together: little memory in use would be a good reading of a list that is not there.
         free: new.processes.then_some(holder.is_none()),
+        work: work(sample, holder.map(|holder| &holder.gang)),
         memory_used_bytes: sample.memory_used_bytes.filter(|_| new.processes),
         foreign: sample
             .processes

@@ -1,11 +1,11 @@
 //! Rows 1 to 13: GPUs.
 
 use gangline_health::reading::{
-    Collector, Fabric, Gpu, GpuSet, Handle, Nvlink, Outcome, Pcie, Process, RecoveryAction,
+    Collector, Fabric, Gpu, GpuSet, Handle, Nvlink, Outcome, Pcie, Process, RecoveryAction, Work,
 };
 use gangline_health::{Action, Component, Config, Level, Reading, Rule, State};
 
-use crate::support::{DAY, MINUTE, Node, gpu, gpu_id, gpu_part, gpu_set};
+use crate::support::{DAY, HOUR, MINUTE, Node, gpu, gpu_id, gpu_part, gpu_set};
 
 /// Two readings of a GPU that differs from a healthy one, and what comes of them.
 fn of(change: impl FnOnce(&mut Gpu)) -> Node {
@@ -466,4 +466,54 @@ fn absent_readings_neither_raise_nor_heal() {
     assert_eq!(before.len(), 3, "{before:?}");
     node.gpu_for(3_600, &nothing);
     assert_eq!(node.levels(), before);
+}
+
+/// One second of four GPUs under load, the first of them with this clock.
+fn work(node: &mut Node, clock: u32, gangs: [&str; 4]) {
+    for (index, gang) in gangs.into_iter().enumerate() {
+        let sm_clock_mhz = if index == 0 { clock } else { 1_900 + 10 * index as u32 };
+        let work = Work { gang: gang.parse().unwrap(), memory_bytes: 80 << 30, sm_clock_mhz };
+        node.see(&Reading::Gpu(Box::new(Gpu { work: Some(work), ..gpu(index) })));
+    }
+    node.now += 1;
+}
+
+#[test]
+fn row_7_a_clock_far_below_that_of_gpus_that_do_the_same_is_only_shown_at_first() {
+    let same = ["g-1"; 4];
+    let mut node = Node::new();
+    let worked = |node: &mut Node, seconds: u64, clock: u32, gangs: [&str; 4]| {
+        (0..seconds).for_each(|_| work(node, clock, gangs));
+        node.level(Rule::GpuClock)
+    };
+    // The median of the others is 1,920 MHz: 80 % of it are 1,536.
+    assert_eq!(worked(&mut node, HOUR, 1_536, same), None);
+    // Too few that do the same, or others that do something else.
+    assert_eq!(worked(&mut node, HOUR, 900, ["g-1", "g-1", "g-1", "g-2"]), None);
+    // Not for long enough, and then a pause that nobody looked at.
+    assert_eq!(worked(&mut node, 4 * MINUTE, 900, same), None);
+    node.gpu_for(10 * MINUTE, &gpu(0));
+    assert_eq!(worked(&mut node, 4 * MINUTE, 900, same), None);
+    assert_eq!(worked(&mut node, 2 * MINUTE, 900, same), Some(Level::Degraded));
+    let condition = node.condition(Rule::GpuClock).unwrap();
+    assert_eq!(condition.component, gpu_part(0));
+    assert_eq!(condition.evidence, "900 MHz; median of 3 others 1920 MHz");
+    assert!(condition.shadow, "a new rule acts on nothing");
+    assert_eq!(node.engine.state(node.time()), State::Healthy);
+    let blind = node.engine.blind(node.time());
+    assert!(!blind.iter().any(|line| line.rule == Rule::GpuClock), "{blind:?}");
+    // Without load nothing is known; under load it must be better for ten minutes.
+    node.gpu_for(HOUR, &gpu(0));
+    assert_eq!(node.level(Rule::GpuClock), Some(Level::Degraded));
+    assert_eq!(worked(&mut node, 9 * MINUTE, 1_900, same), Some(Level::Degraded));
+    assert_eq!(worked(&mut node, 2 * MINUTE, 1_900, same), None);
+}
+
+#[test]
+fn a_rule_on_trial_acts_once_an_operator_trusts_it() {
+    let trusted = Config { trusted: [Rule::GpuClock].into(), ..Config::default() };
+    let mut node = Node::with(trusted);
+    (0..6 * MINUTE).for_each(|_| work(&mut node, 900, ["g-1"; 4]));
+    assert!(!node.condition(Rule::GpuClock).unwrap().shadow);
+    assert_eq!(node.engine.state(node.time()), State::Degraded);
 }
