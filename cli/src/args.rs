@@ -726,6 +726,9 @@ pub enum NodeCommand {
     Health {
         /// Id or name of a node; without it all nodes
         node: Option<String>,
+        /// Rules on trial instead: what they have found, and what came of it
+        #[arg(long, conflicts_with = "node")]
+        trials: bool,
     },
     /// Show everything about a node
     Show {

@@ -543,6 +543,34 @@ pub struct Condition {
     pub cleared: bool,
 }
 
+/// A health rule on trial.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RuleTrial {
+    pub rule: String,
+    pub found: u64,
+    pub confirmed: u64,
+    pub refuted: u64,
+    /// Nothing tells whether they were right, or not yet.
+    pub untold: u64,
+    /// 0 to 1.
+    pub precision: Option<f64>,
+    /// Of the last day.
+    pub findings: Vec<TrialFinding>,
+}
+
+/// What a rule on trial has found.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct TrialFinding {
+    pub node_id: String,
+    pub node: Option<String>,
+    pub component: String,
+    pub since: Option<String>,
+    pub outcome: String,
+    pub why: Option<String>,
+}
+
 /// What became of a node's samples.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]

@@ -14,10 +14,10 @@ use crate::core::gang::{Gang, Member};
 use crate::core::job::{Attempt, Job, JobState};
 use crate::core::node::Node;
 use crate::core::node_test::NodeTest;
-use crate::core::trials::RuleTrial;
 use crate::core::pools::PoolRecord;
 use crate::core::projects::ProjectRecord;
 use crate::core::secrets::SecretRecord;
+use crate::core::trials::RuleTrial;
 use crate::core::webhooks::{Delivery, WebhookKey, WebhookRecord};
 
 /// A job with everything that belongs to it.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::Method;
 use fixture::{ALICE, CAROL, DAVE, Fixture, HeldOpen, SPEC};
 use gangline_common::request::answer;
+use gangline_common::time::Timestamp;
 use gangline_common::transport::Connection;
 use gangline_common::wire::request::{AgentRequest, FailureReason, RequestFailure};
 use gangline_coordinator::core::health::{Condition, Level};
@@ -158,6 +159,41 @@ async fn conditions_and_what_they_take_are_on_the_page() {
     assert!(answer.status().is_success(), "{answer:?}");
     let free = "gangline_node_gpus{,state=\"free\"} 2";
     expect(&[free, "gangline_node_gpus_differ{} 0"], "gangline_node_conditions{").await;
+}
+
+/// What a rule on trial finds is listed and counted, and takes nothing away; one with a name that no rule
+/// has is no label.
+#[tokio::test]
+async fn what_rules_on_trial_find_is_listed_and_counted() {
+    let fixture = Fixture::start().await;
+    let node = fixture.node("gpu-1").await;
+    let since_ms = Timestamp::now().wall_ms;
+    let tried = |rule: &str| Condition {
+        shadow: true,
+        blocks_start: false,
+        since_ms,
+        ..condition(rule, "gpu:GPU-gpu-1-0", Level::Degraded)
+    };
+    node.diagnose(vec![tried("gpu-clock"), tried("no \"rule\"")]).await;
+    let text = page(&fixture, "/metrics").await;
+    let found = |outcome: &str, count: u32| {
+        format!(
+            "gangline_health_trial_findings{{rule=\"gpu-clock\",outcome=\"{outcome}\"}} {count}\n"
+        )
+    };
+    assert!(text.contains(&found("untold", 1)) && text.contains(&found("confirmed", 0)), "{text}");
+    assert!(!text.contains("no \\\"rule"), "{text}");
+    let list = fixture.get("/api/v1/rule-trials", DAVE).await;
+    let trial = &list["trials"][0];
+    assert_eq!((trial["rule"].as_str(), trial["found"].as_u64()), (Some("gpu-clock"), Some(1)));
+    assert_eq!(trial["precision"], Value::Null);
+    assert_eq!(trial["findings"][0]["node"], "gpu-1");
+    assert_eq!(trial["findings"][0]["outcome"], "untold");
+    // A rule that acts finds the same GPU broken.
+    let fatal = condition("xid-fatal", "gpu:GPU-gpu-1-0", Level::Fatal);
+    node.diagnose(vec![tried("gpu-clock"), fatal]).await;
+    let text = page(&fixture, "/metrics").await;
+    assert!(text.contains(&found("untold", 0)) && text.contains(&found("confirmed", 1)), "{text}");
 }
 
 /// A job of weeks is not one jump at its end.

@@ -24,6 +24,7 @@ mod pool;
 mod project;
 mod ps;
 mod ray;
+mod rule_trials;
 mod secret;
 mod show;
 mod simulate;
@@ -125,7 +126,10 @@ pub async fn run(args: Args, screen: &Screen) -> Result<u8, CliError> {
             NodeCommand::Ls { pool, watch } => {
                 node::list(&client()?, &node::Listed { pool, watch }, screen).await
             }
-            NodeCommand::Health { node } => node::health(&client()?, node.as_deref(), screen).await,
+            NodeCommand::Health { trials: true, .. } => rule_trials::list(&client()?, screen).await,
+            NodeCommand::Health { node, .. } => {
+                node::health(&client()?, node.as_deref(), screen).await
+            }
             NodeCommand::Show { node } => node::show(&client()?, &node, screen).await,
             NodeCommand::Token { uses, ttl, pool } => {
                 access::join_token(&client()?, uses, ttl, pool, screen).await

@@ -83,6 +83,42 @@ gpu-0203  unhealthy  pcie_width  gpu:GPU-0  degraded  2099-01-02 03:04:05 +00:00
 }
 
 #[test]
+fn rules_on_trial_are_shown_with_what_came_of_their_findings() {
+    let trials = json!({"trials": [{"rule": "gpu-clock", "found": 9, "confirmed": 3, "refuted": 1, "untold": 5,
+    "precision": 0.75, "findings": [
+        {"node_id": "n-1", "node": "gpu-0203", "component": "gpu:GPU-1", "since": "2099-01-02T03:04:05Z",
+         "outcome": "confirmed", "why": "xid-fatal: Xid 79"},
+        {"node_id": "n-2", "node": null, "component": "gpu:GPU-2", "since": "2099-01-02T03:04:05Z",
+         "outcome": "untold", "why": null},
+    ]}]});
+    let said = trials.clone();
+    let server = Server::start(move |asked, number| match (asked.line().as_str(), number) {
+        ("GET /api/v1/rule-trials", 0..3) => answer(200, &said),
+        ("GET /api/v1/rule-trials", _) => answer(200, &json!({"trials": []})),
+        _ => unexpected(),
+    });
+    let ended = run(&server, &["node", "health", "--trials"]);
+    assert_eq!(
+        ended.stdout,
+        "\
+RULE       FOUND  CONFIRMED  REFUTED  UNTOLD  PRECISION
+gpu-clock  9      3          1        5       75 %
+
+NODE      RULE       COMPONENT  SINCE                       OUTCOME    WHY
+gpu-0203  gpu-clock  gpu:GPU-1  2099-01-02 03:04:05 +00:00  confirmed  xid-fatal: Xid 79
+n-2       gpu-clock  gpu:GPU-2  2099-01-02 03:04:05 +00:00  untold     -
+"
+    );
+    assert!(ended.stderr.contains("health_trusted"), "{}", ended.stderr);
+    assert_eq!(run(&server, &["node", "health", "--trials", "--json"]).json(), trials);
+    assert_eq!(run(&server, &["node", "health", "--trials", "-o", "name"]).stdout, "gpu-clock\n");
+    let none = run(&server, &["node", "health", "--trials"]);
+    assert_eq!(none.stderr, "no rule on trial has found anything\n");
+    let both = run(&server, &["node", "health", "gpu-0203", "--trials"]);
+    assert_ne!(both.code, 0);
+}
+
+#[test]
 fn a_watched_list_is_lines_of_what_is_new_where_there_is_no_terminal() {
     let server = Server::start(|asked, number| match (asked.line().as_str(), number) {
         ("GET /api/v1/nodes", 0) => answer(200, &nodes()),

@@ -78,6 +78,10 @@ impl Tally {
         *count = count.saturating_add(1);
     }
 
+    pub fn found(&self) -> u64 {
+        self.confirmed.saturating_add(self.refuted).saturating_add(self.untold)
+    }
+
     /// Of the findings that something can be said of, the part that was confirmed.
     pub fn precision(&self) -> Option<f64> {
         let told = self.confirmed.saturating_add(self.refuted);
@@ -185,8 +189,7 @@ impl Core {
         self.judge_findings(out, |finding| {
             let is_open = !matches!(finding.proof, Proof::Confirmed { .. });
             let why = || why.chars().take(MAX_WHY).collect();
-            (is_open && finding.is_about(node, component))
-                .then(|| Proof::Confirmed { why: why() })
+            (is_open && finding.is_about(node, component)).then(|| Proof::Confirmed { why: why() })
         });
     }
 

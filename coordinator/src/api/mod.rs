@@ -27,6 +27,7 @@ mod projects;
 mod rates;
 mod ray;
 mod ray_state;
+mod rule_trials;
 mod samples;
 mod scenes;
 mod schema;
@@ -218,6 +219,7 @@ fn table() -> Vec<Route> {
         needs(MaintainNode, routes!(node_tests::begin_node_test)),
         needs(ReadNodes, routes!(node_tests::list_node_tests)),
         needs(ReadNodes, routes!(node_tests::get_node_test)),
+        needs(ReadNodes, routes!(rule_trials::list_rule_trials)),
         needs(RevokeNode, routes!(nodes::revoke_node)),
         needs(MaintainNode, routes!(nodes::cordon_node)),
         needs(MaintainNode, routes!(nodes::drain_node)),

@@ -9,8 +9,8 @@ use super::audit::{self, AuditHead};
 use super::notices::{self, Numbered};
 use super::{
     ACCOUNTS, API_TOKENS, ATTEMPTS, AUDIT, BOOKS, DELIVERIES, GANGS, Heads, IDEMPOTENCY, JOBS,
-    JOIN_TOKENS, NODE_TESTS, NODES, NOTICES, POOLS, PROJECTS, RULE_TRIALS, SECRETS, Table, USAGE, VACANCIES,
-    WEBHOOKS, books, record, vacancies,
+    JOIN_TOKENS, NODE_TESTS, NODES, NOTICES, POOLS, PROJECTS, RULE_TRIALS, SECRETS, Table, USAGE,
+    VACANCIES, WEBHOOKS, books, record, vacancies,
 };
 use crate::core::effect::Write;
 use crate::core::webhooks::WebhookKey;

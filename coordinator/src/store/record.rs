@@ -36,8 +36,8 @@ pub use node_tests::encode_node_test;
 use pools::PoolV1;
 pub use pools::encode_pool;
 use recovery::{RecoveryV1, VerdictV1};
-pub use rule_trials::encode_rule_trial;
 use rule_trials::RuleTrialV1;
+pub use rule_trials::encode_rule_trial;
 use webhooks::{DeliveryV1, WebhookV1};
 pub use webhooks::{decode_notice, encode_delivery, encode_notice, encode_webhook};
 

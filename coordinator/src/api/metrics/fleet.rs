@@ -51,6 +51,7 @@ pub(super) fn page(api: &ApiState, gpu_time: Option<&GpuTime>) -> Page {
     let nodes: Vec<_> = nodes.iter().filter(|snapshot| !snapshot.node.revoked).collect();
     add_nodes(&mut page, &nodes);
     add_conditions(&mut page, &nodes);
+    add_rule_trials(&mut page, api);
     add_agents(&mut page, api, &nodes);
     let jobs = api.board.jobs();
     let declared = api.board.declared_pools();
@@ -195,6 +196,28 @@ fn add_conditions(page: &mut Page, nodes: &[&NodeSnapshot]) {
         let differs = snapshot.node.standing().any(|condition| condition.rule == GPU_SET);
         family.add(&place(snapshot), f64::from(differs));
     }
+}
+
+/// Rules on trial, by name: as many as the core follows. Their names come from agents: only plain words are labels.
+fn add_rule_trials(page: &mut Page, api: &ApiState) {
+    let mut family = page.family(
+        "gangline_health_trial_findings",
+        "Findings of health rules on trial, by what came of them. Those of the last day can still come \
+         to something else.",
+        Kind::Gauge,
+    );
+    for trial in api.board.rule_trials().iter().filter(|trial| is_plain(&trial.rule)) {
+        let tally = trial.tally();
+        let outcomes =
+            [("confirmed", tally.confirmed), ("refuted", tally.refuted), ("untold", tally.untold)];
+        for (outcome, count) in outcomes {
+            family.add(&[("rule", &trial.rule), ("outcome", outcome)], count as f64);
+        }
+    }
+}
+
+fn is_plain(rule: &str) -> bool {
+    rule.len() <= 40 && rule.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
 }
 
 fn place(snapshot: &NodeSnapshot) -> [(&'static str, &str); 2] {
