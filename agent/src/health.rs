@@ -152,10 +152,10 @@ impl Watch {
         let due = self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_EVERY);
         if news || due || registered.is_some() {
             self.saved_at = Some(Instant::now());
-            if let Some(registered) = registered {
+            let is_written = self.save().await;
+            if let Some(registered) = registered.filter(|_| is_written) {
                 self.saved = registered;
             }
-            self.save().await;
         }
         // Of what stands only the words may have changed.
         if !news && self.said_at.is_some_and(|at| at.elapsed() < WORDS_EVERY) {
@@ -170,8 +170,9 @@ impl Watch {
         self.standing = conditions;
     }
 
-    /// Before what it holds is said: an agent that is started again must not have forgotten it.
-    async fn save(&self) {
+    /// Before what it holds is said: an agent that is started again must not have forgotten it. Whether it is
+    /// written.
+    async fn save(&self) -> bool {
         let path = self.path.clone();
         let kept = lock(&self.judge).kept();
         let write = move || {
@@ -179,8 +180,12 @@ impl Watch {
             replace_file(&path, &[&text])
         };
         let written = tokio::task::spawn_blocking(write).await;
-        if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
-            tracing::warn!(path = %self.path.display(), %error, "the state of health is not stored");
+        match written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(path = %self.path.display(), %error, "the state of health is not stored");
+                false
+            }
         }
     }
 }

@@ -213,14 +213,20 @@ fn idle_gpus_are_warned_of_once_and_again_after_work() {
     assert_eq!(fleet.state("j1"), JobState::Running);
 }
 
-#[test]
-fn a_project_may_have_idle_gpus_reclaimed() {
+/// A job whose project warns of idle GPUs after two minutes and reclaims them after five.
+fn reclaiming() -> Fleet {
     let mut fleet = two_workers();
     let idle = IdlePolicy { warn_after_ms: Some(2 * MIN), reclaim_after_ms: Some(5 * MIN) };
     fleet.change_project("rl", ProjectChange { idle: Some(idle), ..ProjectChange::default() });
     fleet.submit("j1", COMMAND);
     fleet.settle();
     fleet.measure("j1", 0, 0);
+    fleet
+}
+
+#[test]
+fn a_project_may_have_idle_gpus_reclaimed() {
+    let mut fleet = reclaiming();
     idle_for(&mut fleet, 0, 4);
     assert_eq!(fleet.told_of("job j1"), ["job.running", "job.idle"]);
     let said = fleet.notices.last().unwrap().reason.clone();
@@ -237,12 +243,7 @@ fn a_project_may_have_idle_gpus_reclaimed() {
 /// The counts of an agent that was cut off come at once. Its users have had no warning.
 #[test]
 fn nothing_is_reclaimed_before_its_warning() {
-    let mut fleet = two_workers();
-    let idle = IdlePolicy { warn_after_ms: Some(2 * MIN), reclaim_after_ms: Some(5 * MIN) };
-    fleet.change_project("rl", ProjectChange { idle: Some(idle), ..ProjectChange::default() });
-    fleet.submit("j1", COMMAND);
-    fleet.settle();
-    fleet.measure("j1", 0, 0);
+    let mut fleet = reclaiming();
     seconds(&mut fleet, 3600);
     fleet.measure("j1", 2 * 60 * MIN, 0);
     assert_eq!(fleet.told_of("job j1"), ["job.running", "job.idle"]);

@@ -91,8 +91,9 @@ impl Judge {
             // gang that brings it has it looked at.
             self.engine.forget(&Component::mount(SHARED_ROOT));
         }
-        let known = self.registered.gpus.iter().map(|gpu| GpuId(gpu.clone()));
-        self.translator.check_addresses(known.chain(beside.visible.iter().cloned()));
+        let known = self.registered.gpus.iter().map(String::as_str);
+        self.translator
+            .check_addresses(known.chain(beside.visible.iter().map(|gpu| gpu.0.as_str())));
         for reading in self.translator.take(readings, beside, &self.registered, now) {
             if !self.is_of_another(&reading, beside.visible) {
                 self.engine.observe(&reading, now);

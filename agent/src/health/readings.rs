@@ -313,8 +313,9 @@ impl Translator {
     }
 
     /// Where one of these is not among the addresses, an address that is not known may be its.
-    pub fn check_addresses(&mut self, mut ours: impl Iterator<Item = GpuId>) {
-        self.knows_addresses &= ours.all(|gpu| self.addresses.values().any(|known| *known == gpu));
+    pub fn check_addresses<'a>(&mut self, mut ours: impl Iterator<Item = &'a str>) {
+        let is_known = |gpu: &str| self.addresses.values().any(|known| known.0 == gpu);
+        self.knows_addresses = self.knows_addresses && ours.all(is_known);
     }
 
     fn host(&mut self, host: &HostSample, gangs: &BTreeSet<GangId>, out: &mut Vec<Reading>) {
