@@ -201,6 +201,9 @@ pub struct Agent {
     /// The newest contact: the session, and the send time of the word that the coordinator has
     /// answered, by the boot clock.
     pub contact_at: Option<(u64, u64)>,
+    /// Its samples are words of the node, and so many have been sent since its last heartbeat. Half of the
+    /// agents have none, as nodes without readings.
+    pub samples: Option<u8>,
 }
 
 /// Bound of what waits for an agent that does not move.
@@ -222,6 +225,7 @@ impl Agent {
             hit: None,
             said_saved: BTreeMap::new(),
             contact_at: None,
+            samples: instance.is_multiple_of(2).then_some(0),
         }
     }
 

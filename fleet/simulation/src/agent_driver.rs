@@ -18,6 +18,8 @@ use crate::world::{DriverBug, Happening, World};
 
 /// Without an answer to a heartbeat for this long an agent gives its session up.
 const SILENCE_MS: u64 = 10_000;
+/// Of three words a second apart two are samples, for which there is no answer.
+const SAMPLES: u8 = 2;
 
 impl World<'_> {
     // ------------------------------------------------------------ life
@@ -94,8 +96,18 @@ impl World<'_> {
                 self.tally.note("session given up by a silent agent");
                 self.drop_session(node, true);
             }
+            Contact::Connected { session, .. } if agent.samples.is_some_and(|n| n < SAMPLES) => {
+                if let Some(agent) = &mut self.nodes[node].agent {
+                    agent.samples = agent.samples.map(|sent| sent + 1);
+                }
+                self.tally.note("sample in place of a heartbeat");
+                self.send(Packet::Up { node, session, word: AgentWord::Sample });
+            }
             Contact::Connected { session, .. } => {
                 let held = agent.core.held();
+                if let Some(agent) = &mut self.nodes[node].agent {
+                    agent.samples = agent.samples.map(|_| 0);
+                }
                 self.checks_held(node, held);
                 let sent_ms = self.nodes[node].clock.at(now_ms).boot_ms;
                 let word = AgentWord::Heartbeat { held, sent_ms };

@@ -320,6 +320,9 @@ impl World<'_> {
                     (self.nodes[node].shown_inventory(), self.nodes[node].name.clone());
                 self.tell(Event::Inventory { node: id, session, inventory, name });
             }
+            AgentWord::Sample => {
+                self.tell(Event::Heard { node: id, session, held: None });
+            }
             AgentWord::Heartbeat { held, sent_ms } => {
                 self.tell(Event::Heard { node: id, session, held: Some(held) });
                 if self.coordinator.is_some() {

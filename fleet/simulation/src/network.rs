@@ -17,6 +17,8 @@ pub enum AgentWord {
         instance: u64,
     },
     Inventory,
+    /// Sent once a second by agents that ask for an answer less often.
+    Sample,
     Heartbeat {
         held: Generation,
         /// By the agent's boot clock.
@@ -68,7 +70,7 @@ pub struct Way {
     pub newest_session: u64,
 }
 
-/// A heartbeat a second, and both sides give a silent session up: no way ever holds more.
+/// A word a second, and both sides give a silent session up: no way ever holds more.
 pub const STALLED_LIMIT: usize = 512;
 /// Usual longest time of a word, in milliseconds.
 pub const USUAL_MS: u64 = 40;

@@ -284,7 +284,7 @@ impl<'a> World<'a> {
             Happening::AgentBeat { .. }
                 | Happening::Shim { .. }
                 | Happening::Arrives(
-                    Packet::Up { word: AgentWord::Heartbeat { .. }, .. }
+                    Packet::Up { word: AgentWord::Heartbeat { .. } | AgentWord::Sample, .. }
                         | Packet::Down { word: CoordinatorWord::HeartbeatAck { .. }, .. }
                 )
         );

@@ -10,7 +10,7 @@ use gangline_simulation::world::{Length, Settings};
 const SEEDS: u64 = 100;
 
 /// What must have happened at least so often in a hundred histories.
-const LEAST: [(&str, u64); 74] = [
+const LEAST: [(&str, u64); 75] = [
     ("agent started with members in its ledger", 500),
     ("agent's driver took a batch", 50),
     ("agent: a live member's assignment changed", 200),
@@ -77,6 +77,7 @@ const LEAST: [(&str, u64); 74] = [
     ("process ignores SIGTERM", 50),
     ("process started on a node of its own", 500),
     ("raylet ended without its head", 40),
+    ("sample in place of a heartbeat", 10_000),
     ("training checkpoint reported", 3_000),
     ("user: dependency refused", 300),
     ("user: hold", 500),
