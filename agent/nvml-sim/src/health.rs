@@ -1,10 +1,11 @@
 //! The functions that tell how a GPU fares: errors of its memory and links, what holds its clocks down, its bus,
-//! its fabric, and what the driver wants done about it.
+//! its fabric, its peers, what its links carry, and what the driver wants done about it.
 
 use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::field_id::{
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_MEMORY_TEMP,
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
 };
 use nvml_wrapper_sys::bindings::*;
 
@@ -392,24 +393,90 @@ pub(crate) unsafe extern "C" fn nvmlDeviceGetFieldValues(
         if count == 0 || count > MAX_FIELDS {
             return Err(INVALID_ARGUMENT);
         }
-        let (memory_c, recovery) = sim::view_gpu(index(device)?, |_, gpu| {
-            Ok((gpu.memory_temperature_c, gpu.recovery_action))
-        })?;
-        for position in 0..count {
-            // SAFETY: not null; the caller has `count` of them, each with its field set.
-            let value = unsafe { &mut *values.add(position) };
-            let reading = match value.fieldId {
-                NVML_FI_DEV_MEMORY_TEMP => memory_c,
-                NVML_FI_DEV_GET_GPU_RECOVERY_ACTION => recovery,
-                _ => None,
-            };
-            value.valueType = nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
-            value.value = nvmlValue_t { uiVal: reading.unwrap_or(0) };
-            value.nvmlReturn = match reading {
-                Some(_) => nvmlReturn_enum_NVML_SUCCESS,
-                None => NOT_SUPPORTED,
-            };
-        }
-        Ok(())
+        sim::view_gpu(index(device)?, |_, gpu| {
+            for position in 0..count {
+                // SAFETY: not null; the caller has `count` of them, each with its field set.
+                field(gpu, unsafe { &mut *values.add(position) });
+            }
+            Ok(())
+        })
     })
+}
+
+/// Answers one field.
+fn field(gpu: &Gpu, value: &mut nvmlFieldValue_t) {
+    let small = |reading: Option<u32>| {
+        let kind = nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
+        (kind, reading.map(|uiVal| nvmlValue_t { uiVal }))
+    };
+    let large = |reading: Option<u64>| {
+        let kind = nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+        (kind, reading.map(|ullVal| nvmlValue_t { ullVal }))
+    };
+    let (kind, reading) = match value.fieldId {
+        NVML_FI_DEV_MEMORY_TEMP => small(gpu.memory_temperature_c),
+        NVML_FI_DEV_GET_GPU_RECOVERY_ACTION => small(gpu.recovery_action),
+        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX => {
+            large(carried(gpu, value.scopeId, |link| link.sent_kib))
+        }
+        NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX => {
+            large(carried(gpu, value.scopeId, |link| link.received_kib))
+        }
+        _ => small(None),
+    };
+    value.valueType = kind;
+    value.value = reading.unwrap_or(nvmlValue_t { ullVal: 0 });
+    value.nvmlReturn = match reading {
+        Some(_) => nvmlReturn_enum_NVML_SUCCESS,
+        None => NOT_SUPPORTED,
+    };
+}
+
+/// What one link has carried, or all of them together: that is what the largest number asks for.
+fn carried(gpu: &Gpu, scope: c_uint, of: impl Fn(&Link) -> Option<u64>) -> Option<u64> {
+    if scope == c_uint::MAX {
+        return gpu.links.iter().filter_map(of).reduce(u64::saturating_add);
+    }
+    of(gpu.links.get(usize::try_from(scope).ok()?)?)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn nvmlDeviceGetGridLicensableFeatures_v4(
+    device: nvmlDevice_t,
+    features: *mut nvmlGridLicensableFeatures_t,
+) -> nvmlReturn_t {
+    // SAFETY: the contract of the header.
+    unsafe {
+        put_reading(device, features, |gpu| {
+            let licenses = gpu.licenses.as_ref()?;
+            // SAFETY: all zeros is a value of this struct of numbers.
+            let mut all: nvmlGridLicensableFeatures_t = std::mem::zeroed();
+            all.isGridLicenseSupported = c_int::from(!licenses.is_empty());
+            all.licensableFeaturesCount = c_uint::try_from(licenses.len()).ok()?;
+            for (entry, license) in all.gridLicensableFeatures.iter_mut().zip(licenses) {
+                entry.featureCode = license.feature;
+                entry.featureState = license.state;
+            }
+            Some(all)
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn nvmlDeviceGetP2PStatus(
+    device: nvmlDevice_t,
+    peer: nvmlDevice_t,
+    capability: nvmlGpuP2PCapsIndex_t,
+    status: *mut nvmlGpuP2PStatus_t,
+) -> nvmlReturn_t {
+    // SAFETY: the contract of the header.
+    unsafe {
+        put(status, || {
+            if capability != nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK {
+                return Err(NOT_SUPPORTED);
+            }
+            let peer = sim::view_gpu(index(peer)?, |_, gpu| Ok(gpu.uuid.clone()))?;
+            sim::view_gpu(index(device)?, |_, gpu| gpu.p2p.get(&peer).copied().ok_or(NOT_SUPPORTED))
+        })
+    }
 }

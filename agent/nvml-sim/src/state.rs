@@ -1,6 +1,6 @@
 //! The state file of the simulated GPUs: its TOML form, its checks, and reading it again when it changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -19,6 +19,9 @@ const MAX_GPUS: usize = 256;
 
 /// `NVML_NVLINK_MAX_LINKS`.
 const MAX_LINKS: usize = 18;
+
+/// `NVML_GRID_LICENSE_FEATURE_MAX_COUNT`.
+const MAX_LICENSES: usize = 3;
 
 /// Longest uuid and name, in bytes: the buffers of the C interface hold 96 with the closing NUL.
 const MAX_TEXT_BYTES: usize = 64;
@@ -100,6 +103,11 @@ pub struct Gpu {
     pub gpm: Option<Gpm>,
     #[serde(default, rename = "link")]
     pub links: Vec<Link>,
+    /// Features that want a license; a physical GPU has none, and an empty list says that.
+    pub licenses: Option<Vec<License>>,
+    /// `nvmlGpuP2PStatus_t` of NVLink, by the uuid of the other GPU.
+    #[serde(default)]
+    pub p2p: BTreeMap<String, u32>,
     /// Code of the critical error to raise.
     pub xid: Option<u64>,
     /// Changed in order to raise the same code again.
@@ -197,6 +205,18 @@ pub struct Link {
     pub crc_flit: u64,
     #[serde(default)]
     pub crc_data: u64,
+    /// Data without headers since the driver was loaded, in KiB; a link without these counters is `None`.
+    pub sent_kib: Option<u64>,
+    pub received_kib: Option<u64>,
+}
+
+/// A feature that wants a license: `nvmlGridLicenseFeatureCode_t`, and what is not 0 once it is licensed.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct License {
+    pub feature: u32,
+    #[serde(default)]
+    pub state: u32,
 }
 
 /// The parts of a PCI address `domain:bus:device.function`.
@@ -273,6 +293,9 @@ impl Gpu {
         }
         if self.links.len() > MAX_LINKS {
             return Err(Broken(format!("{}: more than {MAX_LINKS} links", self.uuid)));
+        }
+        if self.licenses.as_ref().is_some_and(|licenses| licenses.len() > MAX_LICENSES) {
+            return Err(Broken(format!("{}: more than {MAX_LICENSES} licenses", self.uuid)));
         }
         if let Some(id) = &self.pci_bus_id
             && parse_pci_address(id).is_none()
@@ -394,6 +417,8 @@ mod tests {
         assert_eq!(state.gpus[1].xid, None);
         assert!(!state.gpus[1].lost);
         assert_eq!(state.gpus[0].links.len(), 2);
+        assert_eq!(state.gpus[0].p2p.get(&state.gpus[1].uuid), Some(&0));
+        assert!(state.gpus[0].licenses.as_ref().is_some_and(Vec::is_empty));
         assert!(state.gpus[0].gpm.is_some() && state.gpus[1].gpm.is_none());
     }
 
@@ -409,6 +434,7 @@ mod tests {
             format!("{GPU}memory_used_mib = 1\nmemory_util = 3"),
             format!("{GPU}memory_used_mib = 1\nmemory_reserved_mib = 8"),
             format!("{GPU}memory_used_mib = 1\n{}", "[[gpu.link]]\nactive = true\n".repeat(19)),
+            format!("{GPU}memory_used_mib = 1\n{}", "[[gpu.licenses]]\nfeature = 1\n".repeat(4)),
             "[[gpu]".to_owned(),
         ] {
             assert!(State::parse(&text).is_err(), "accepted: {text}");

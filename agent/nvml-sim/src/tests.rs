@@ -35,6 +35,8 @@ fn null_pointers_are_refused_and_not_followed() {
             nvmlDeviceGetTotalEccErrors(device, 0, 0, null_mut()),
             nvmlDeviceGetRemappedRows(device, null_mut(), null_mut(), null_mut(), null_mut()),
             nvmlDeviceGetFieldValues(device, 1, null_mut()),
+            nvmlDeviceGetGridLicensableFeatures_v4(device, null_mut()),
+            nvmlDeviceGetP2PStatus(device, device, 2, null_mut()),
             nvmlDeviceGetGpuFabricInfoV(device, null_mut()),
             nvmlDeviceGetSramEccErrorStatus(device, null_mut()),
             nvmlDeviceGetMarginTemperature(device, null_mut()),
@@ -45,7 +47,7 @@ fn null_pointers_are_refused_and_not_followed() {
             nvmlGpmMetricsGet(null_mut()),
         ]
     };
-    assert_eq!(codes, [INVALID_ARGUMENT; 31]);
+    assert_eq!(codes, [INVALID_ARGUMENT; 33]);
 }
 
 #[test]
