@@ -305,6 +305,52 @@ async fn errors_of_memory_links_and_bus_are_read() {
 }
 
 #[tokio::test]
+async fn what_links_carry_and_licenses_are_read() {
+    let Some(scene) = Scene::enter("what_links_carry_and_licenses_are_read") else {
+        return;
+    };
+    // Two links with counters and one without; the other GPU has links without any.
+    let state = |sent: u64, fault: bool, licenses: &str| {
+        gpu(
+            A,
+            &format!(
+                "{licenses}\nlink = [{{active = true, sent_kib = {sent}, received_kib = 1024}}, \
+                 {{active = {}, sent_kib = {sent}, received_kib = 0}}, {{active = true}}]",
+                !fault
+            ),
+        ) + &gpu(B, "link = [{active = true}]")
+    };
+    let mib = 1024;
+    scene.write(&state(10 * mib, false, "licenses = []"));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    let read = async |second: u64| {
+        let now = Timestamp { boot_ms: second * 1000, wall_ms: 0 };
+        let samples = nvml.sample_at(now).await.expect("sample");
+        let (bare, of) = (by_uuid(&samples, B), by_uuid(&samples, A));
+        assert_eq!((bare.nvlink_mib_per_s, bare.first_link_mib_per_s), (None, None));
+        assert_eq!(bare.vgpu_licensed, None);
+        (of.nvlink_mib_per_s, of.first_link_mib_per_s, of.vgpu_licensed)
+    };
+    assert_eq!(read(100).await, (None, None, Some(false)), "nothing to compare with yet");
+    // The first one of all is looked at twice, and then what is slow after ten seconds.
+    scene.write(&state(14 * mib, false, "licenses = [{feature = 1, state = 2}]"));
+    assert_eq!(read(101).await, (Some(8.0), Some(4.0), Some(true)));
+    scene.write(&state(34 * mib, false, "licenses = [{feature = 4, state = 1}, {feature = 1}]"));
+    assert_eq!(read(110).await, (Some(8.0), Some(4.0), Some(true)));
+    assert_eq!(read(111).await, (Some(4.0), Some(2.0), Some(false)));
+    // A link that goes down is looked up at once: the rate is of the time that there was.
+    scene.write(&state(40 * mib, true, "licenses = [{feature = 4, state = 1}]"));
+    assert_eq!(read(113).await, (Some(6.0), Some(3.0), None), "another license says nothing");
+    // The counters began anew, and then they are gone.
+    scene.write(&state(0, true, ""));
+    assert_eq!(read(123).await, (None, None, None));
+    scene.write(&state(5 * mib, true, ""));
+    assert_eq!(read(133).await, (Some(1.0), Some(0.5), None));
+    scene.write(&(gpu(A, "link = [{active = true}]") + &gpu(B, "link = [{active = true}]")));
+    assert_eq!(read(143).await, (None, None, None));
+}
+
+#[tokio::test]
 async fn a_sample_says_when_what_it_repeats_was_read() {
     let Some(scene) = Scene::enter("a_sample_says_when_what_it_repeats_was_read") else {
         return;

@@ -215,12 +215,18 @@ pub struct GpuSample {
     pub retired: Option<RetiredPages>,
     /// The links that exist, by number; `None` when the GPU cannot say.
     pub links: Option<Vec<Link>>,
+    /// What all links, and link 0, carried in both directions between the last two slow readings: data without
+    /// headers, in MiB per second.
+    pub nvlink_mib_per_s: Option<f64>,
+    pub first_link_mib_per_s: Option<f64>,
     /// What the driver wants done about this GPU.
     pub recovery: Option<RecoveryAction>,
     /// Where the GPU stands with its NVSwitch fabric; `None` where there is none.
     pub fabric: Option<Fabric>,
     /// The driver stays loaded without users.
     pub persistence: Option<bool>,
+    /// A virtual GPU has its license; `false` for a physical one, which needs none.
+    pub vgpu_licensed: Option<bool>,
     /// Profiling counters since the sample before; `None` in the first one and before Hopper.
     pub profile: Option<Profile>,
     /// Compute processes, as NVML names them: from inside a container these may be pids of the host.
@@ -240,7 +246,7 @@ pub struct GpuSample {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadAt {
     /// What changes slowly: temperature margin, power limit, PCIe link, ECC by kind of memory, rows and pages,
-    /// counters of the links (not their state), fabric, persistence, violations, encoders.
+    /// counters of the links (not their state), fabric, persistence, vGPU license, violations, encoders.
     pub slow_ms: Option<u64>,
     /// The list of processes.
     pub processes_ms: Option<u64>,

@@ -7,6 +7,7 @@
 mod events;
 mod raw;
 mod read;
+mod traffic;
 mod visible;
 mod worker;
 

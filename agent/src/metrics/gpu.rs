@@ -201,6 +201,15 @@ pub(super) const FAMILIES: &[Family] = &[
         "Why clocks are low (bits of nvmlClocksEventReasons).",
         |g| whole(g.clock_reasons),
     ),
+    gauge(
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+        "Data that all NVLinks carry, sent and received (in MiB per second).",
+        |g| g.nvlink_mib_per_s,
+    ),
+    // As in DCGM: 0 for a physical GPU.
+    gauge("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "Whether a vGPU is licensed (0 or 1).", |g| {
+        g.vgpu_licensed.map(f64::from)
+    }),
     gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", |g| {
         share(g, |p| p.graphics_active)
     }),
@@ -343,6 +352,11 @@ pub(super) const FAMILIES: &[Family] = &[
         "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
         "Total number of NVLink recovery errors.",
         |link| link.recoveries,
+    )),
+    extended(gauge(
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0",
+        "Data that NVLink 0 carries, sent and received (in MiB per second).",
+        |g| g.first_link_mib_per_s,
     )),
 ];
 

@@ -82,6 +82,9 @@ fn whole_gpu(uuid: &str) -> GpuSample {
             },
             Link { number: 1, replays: Some(4), ..Link::default() },
         ]),
+        nvlink_mib_per_s: Some(2048.5),
+        first_link_mib_per_s: Some(113.75),
+        vgpu_licensed: Some(false),
         recovery: Some(RecoveryAction::DrainAndReset),
         fabric: Some(Fabric { state: FabricState::Completed, status: 0 }),
         profile: Some(Profile {
@@ -307,6 +310,8 @@ const DCGM: &[(&str, &str)] = &[
     ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter"),
     ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter"),
     ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge"),
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "gauge"),
+    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge"),
     ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge"),
     ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge"),
     ("DCGM_FI_PROF_DRAM_ACTIVE", "gauge"),
@@ -338,14 +343,12 @@ const DCGM_EXTENDED: &[(&str, &str)] = &[
     ("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "counter"),
     ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "counter"),
     ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "counter"),
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "gauge"),
     ("DCGM_EXP_XID_ERRORS_COUNT", "gauge"),
 ];
 
 /// What metrics.md lists, too, and why it is on no page.
 const NOT_EMITTED: &[(&str, &str)] = &[
-    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "no such counter is read: DCGM_FI_PROF_NVLINK_*_BYTES"),
-    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "no counter of traffic is read of a link"),
-    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "jobs have whole GPUs"),
     ("DCGM_EXP_CLOCK_EVENTS_COUNT", "a window of the exporter: DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
     ("DCGM_EXP_GPU_HEALTH_STATUS", "DCGM's verdict: gangline_node_conditions is ours"),
     ("DCGM_EXP_P2P_STATUS", "not read"),

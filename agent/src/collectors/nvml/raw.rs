@@ -3,11 +3,14 @@
 use std::ffi::c_uint;
 
 use nvml_wrapper::error::{NvmlError as WrapperError, nvml_sym, nvml_try};
+use nvml_wrapper::struct_wrappers::device::FieldValueSample;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_STATE_IN_PROGRESS,
     NVML_GPU_FABRIC_STATE_NOT_STARTED, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED,
-    nvmlEccSramErrorStatus_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
+    nvmlEccSramErrorStatus_t, nvmlFieldValue_t, nvmlGpuFabricInfo_v2_t, nvmlGpuFabricInfo_v3_t,
+    nvmlGridLicensableFeatures_t,
+    nvmlGridLicenseFeatureCode_t_NVML_GRID_LICENSE_FEATURE_CODE_VGPU as VGPU,
     nvmlMarginTemperature_t, nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
 };
 
@@ -91,4 +94,49 @@ pub(super) fn fabric(nvml: &Nvml, device: &Device<'_>) -> Result<Option<Fabric>,
         _ => FabricState::Other(info.state),
     };
     Ok(Some(Fabric { state, status: info.status }))
+}
+
+/// Fields of parts of a GPU, as pairs of the field and the part, e.g. the number of a link. The wrapper asks for
+/// whole GPUs only; and it translates the fields whose numbers differ between drivers, which this does not.
+pub(super) fn fields_of_parts<const N: usize>(
+    nvml: &Nvml,
+    device: &Device<'_>,
+    fields: [(u32, u32); N],
+) -> Result<[Result<FieldValueSample, WrapperError>; N], WrapperError> {
+    let count = i32::try_from(N).map_err(|_| WrapperError::InvalidArg)?;
+    // SAFETY: all zeros is a value of this struct of numbers; there are as many as the call is told of, and they
+    // outlive it.
+    let values = unsafe {
+        let mut values = fields.map(|(field, part)| {
+            let mut value: nvmlFieldValue_t = std::mem::zeroed();
+            (value.fieldId, value.scopeId) = (field, part);
+            value
+        });
+        let call = nvml_sym(nvml.lib().nvmlDeviceGetFieldValues.as_ref())?;
+        nvml_try(call(device.handle(), count, values.as_mut_ptr()))?;
+        values
+    };
+    Ok(values.map(FieldValueSample::try_from))
+}
+
+/// Whether a virtual GPU has its license: `false` for a physical GPU, which needs none, and `Ok(None)` where
+/// other features want licenses.
+pub(super) fn vgpu_licensed(
+    nvml: &Nvml,
+    device: &Device<'_>,
+) -> Result<Option<bool>, WrapperError> {
+    // SAFETY: all zeros is a value of this struct of numbers; it outlives the call.
+    let features = unsafe {
+        let mut features: nvmlGridLicensableFeatures_t = std::mem::zeroed();
+        let call = nvml_sym(nvml.lib().nvmlDeviceGetGridLicensableFeatures_v4.as_ref())?;
+        nvml_try(call(device.handle(), &raw mut features))?;
+        features
+    };
+    if features.isGridLicenseSupported == 0 {
+        return Ok(Some(false));
+    }
+    let count = usize::try_from(features.licensableFeaturesCount).unwrap_or(usize::MAX);
+    let mut listed = features.gridLicensableFeatures.iter().take(count);
+    let vgpu = listed.find(|feature| feature.featureCode == VGPU);
+    Ok(vgpu.map(|feature| feature.featureState > 0))
 }

@@ -11,15 +11,18 @@ use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError as WrapperError;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
-use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::struct_wrappers::device::{FieldValueSample, ProcessInfo};
 use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::NVML_NVLINK_MAX_LINKS;
 use nvml_wrapper_sys::bindings::field_id::{
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_MEMORY_TEMP,
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX as DATA_RECEIVED,
+    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX as DATA_SENT,
 };
 
 use super::raw;
+use super::traffic::Traffic;
 use crate::collectors::accelerator::{
     Ecc, EccCounts, Fabric, GpuProcess, GpuSample, Link, Owner, Pcie, Profile, ReadAt,
     RecoveryAction, RemappedRows, RetiredPages, Violations,
@@ -32,6 +35,8 @@ const SLOW_MS: u64 = 10_000;
 const PROCESSES_MS: u64 = 1_500;
 /// `nvml.h` gives rates of the profiling counters in MiB per second.
 const MIB: f64 = 1_048_576.0;
+/// Stands for the number of a link where all are meant together.
+const ALL_LINKS: u32 = u32::MAX;
 
 /// What is remembered of a GPU between two readings.
 pub(super) struct Memory<'nvml> {
@@ -53,6 +58,8 @@ struct Slow {
     /// In milliseconds of the boot clock.
     at_ms: u64,
     sample: GpuSample,
+    /// Of all links together, and of the first one.
+    traffic: [Traffic; 2],
     /// A verdict of the driver's is not what it was: the next sample looks again.
     again: bool,
 }
@@ -188,9 +195,34 @@ impl Reader {
         at_ms: u64,
         before: Option<&Slow>,
     ) -> Slow {
-        let sample = self.slow(nvml, device);
+        let mut sample = self.slow(nvml, device);
         let again = before.is_none_or(|before| verdicts(&before.sample) != verdicts(&sample));
-        Slow { at_ms, sample, again }
+        let counts = match sample.links {
+            Some(_) => self.carried_kib(nvml, device),
+            None => [None; 2],
+        };
+        let [all, first] = before.map(|before| before.traffic).unwrap_or_default();
+        let traffic = [all.read(at_ms, counts[0]), first.read(at_ms, counts[1])];
+        sample.nvlink_mib_per_s = traffic[0].mib_per_s;
+        sample.first_link_mib_per_s = traffic[1].mib_per_s;
+        Slow { at_ms, sample, traffic, again }
+    }
+
+    /// Data that all links and the first one have carried in both directions, in KiB.
+    fn carried_kib(&mut self, nvml: &Nvml, device: &Device<'_>) -> [Option<u64>; 2] {
+        let fields = [
+            (DATA_SENT, ALL_LINKS),
+            (DATA_RECEIVED, ALL_LINKS),
+            (DATA_SENT, 0),
+            (DATA_RECEIVED, 0),
+        ];
+        let Some(answers) = self.take(raw::fields_of_parts(nvml, device, fields)) else {
+            return [None; 2];
+        };
+        let [sent, received, first_sent, first_received] =
+            answers.map(|answer| self.whole_number(answer));
+        let both = |sent: Option<u64>, received: Option<u64>| Some(sent?.saturating_add(received?));
+        [both(sent, received), both(first_sent, first_received)]
     }
 
     /// The rest.
@@ -223,6 +255,7 @@ impl Reader {
             links: self.links(device),
             fabric: self.take(raw::fabric(nvml, device)).flatten(),
             persistence: self.take(device.is_in_persistent_mode()),
+            vgpu_licensed: self.take(raw::vgpu_licensed(nvml, device)).flatten(),
             ..GpuSample::default()
         }
     }
@@ -233,14 +266,19 @@ impl Reader {
         let mut answers = answers.into_iter();
         // By position: the wrapper translates numbers that differ between drivers.
         ids.map(|_| {
-            let answer = self.take(answers.next()?)?;
-            match self.take(answer.value)? {
-                SampleValue::U32(value) => Some(value.into()),
-                SampleValue::U64(value) => Some(value),
-                SampleValue::I64(value) => u64::try_from(value).ok(),
-                SampleValue::F64(_) => None,
-            }
+            let answer = answers.next()?;
+            self.whole_number(answer)
         })
+    }
+
+    fn whole_number(&mut self, answer: Result<FieldValueSample, WrapperError>) -> Option<u64> {
+        let answer = self.take(answer)?;
+        match self.take(answer.value)? {
+            SampleValue::U32(value) => Some(value.into()),
+            SampleValue::U64(value) => Some(value),
+            SampleValue::I64(value) => u64::try_from(value).ok(),
+            SampleValue::F64(_) => None,
+        }
     }
 
     fn total(
