@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use gangline_agent::collectors::accelerator::{
     Accelerator, AcceleratorError, Ecc, Fabric, FabricState, GpuProcess, Owner, ReadAt,
-    RecoveryAction, RemappedRows, clock_reason,
+    RecoveryAction, RemappedRows, WINDOW_MS, clock_reason,
 };
 use gangline_agent::collectors::host::{HostFacts, Roots};
 use gangline_agent::collectors::nvml::{
@@ -207,6 +207,12 @@ async fn every_xid_is_delivered_once() {
         (Some(79), &[(79, 2)][..])
     );
     assert_eq!(by_uuid(&samples, B).xids, [(0, 1)]);
+    assert_eq!(by_uuid(&samples, A).recent_xids, [(79, 2)]);
+    // Five minutes later that is no longer news.
+    let later = Timestamp { boot_ms: Timestamp::now().boot_ms + WINDOW_MS, wall_ms: 0 };
+    let samples = nvml.sample_at(later).await.expect("sample");
+    assert_eq!(by_uuid(&samples, A).recent_xids, []);
+    assert_eq!(by_uuid(&samples, A).xids, [(79, 2)]);
 }
 
 #[tokio::test]
@@ -348,6 +354,35 @@ async fn what_links_carry_and_licenses_are_read() {
     assert_eq!(read(133).await, (Some(1.0), Some(0.5), None));
     scene.write(&(gpu(A, "link = [{active = true}]") + &gpu(B, "link = [{active = true}]")));
     assert_eq!(read(143).await, (None, None, None));
+}
+
+#[tokio::test]
+async fn reasons_of_clocks_are_counted_for_five_minutes() {
+    let Some(scene) = Scene::enter("reasons_of_clocks_are_counted_for_five_minutes") else {
+        return;
+    };
+    let hot = gpu(A, "clock_reasons = 72");
+    scene.write(&(hot.clone() + &gpu(B, "")));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    let read = async |second: u64| {
+        let now = Timestamp { boot_ms: second * 1000, wall_ms: 0 };
+        let samples = nvml.sample_at(now).await.expect("sample");
+        assert_eq!(by_uuid(&samples, B).clock_events, None, "no reading is no count");
+        by_uuid(&samples, A).clock_events
+    };
+    assert_eq!(read(100).await, Some([0, 0, 0, 1, 0, 0, 1, 0, 0]));
+    assert_eq!(read(101).await, Some([0, 0, 0, 2, 0, 0, 2, 0, 0]));
+    scene.write(&(gpu(A, "clock_reasons = 1") + &gpu(B, "")));
+    assert_eq!(read(102).await, Some([1, 0, 0, 2, 0, 0, 2, 0, 0]));
+    assert_eq!(read(400).await, Some([2, 0, 0, 1, 0, 0, 1, 0, 0]));
+    assert_eq!(read(401).await, Some([3, 0, 0, 0, 0, 0, 0, 0, 0]));
+    // What is no longer read stays for its time, and what was lost begins anew.
+    scene.write(&(gpu(A, "") + &gpu(B, "")));
+    assert_eq!(read(402).await, Some([2, 0, 0, 0, 0, 0, 0, 0, 0]));
+    scene.write(&(gpu(A, "lost = true") + &gpu(B, "")));
+    assert_eq!(read(403).await, None);
+    scene.write(&(hot + &gpu(B, "")));
+    assert_eq!(read(404).await, Some([0, 0, 0, 1, 0, 0, 1, 0, 0]));
 }
 
 #[tokio::test]

@@ -205,6 +205,9 @@ pub struct GpuSample {
     pub mem_clock_mhz: Option<u32>,
     /// Why clocks are low: bits of `nvmlClocksEventReasons`, see [`clock_reason`].
     pub clock_reasons: Option<u64>,
+    /// How many readings of the last [`WINDOW_MS`] had each of those bits, from the lowest; `None` without a
+    /// reading.
+    pub clock_events: Option<[u16; clock_reason::BITS]>,
     /// For how long clocks were held down, by cause.
     pub violations: Violations,
     pub pcie: Pcie,
@@ -233,6 +236,8 @@ pub struct GpuSample {
     pub processes: Option<Vec<GpuProcess>>,
     /// Critical errors since the agent began: how often, by code. A code that the driver calls unknown is 0.
     pub xids: Vec<(u64, u32)>,
+    /// Those of the last [`WINDOW_MS`].
+    pub recent_xids: Vec<(u64, u32)>,
     /// The newest of them.
     pub last_xid: Option<u64>,
     /// The GPU reports its Xids here: without that nothing is known of them.
@@ -252,8 +257,13 @@ pub struct ReadAt {
     pub processes_ms: Option<u64>,
 }
 
+/// How far back counts of what happened lately reach, in milliseconds: what dcgm-exporter has by default.
+pub const WINDOW_MS: u64 = 300_000;
+
 /// Bits of [`GpuSample::clock_reasons`].
 pub mod clock_reason {
+    /// How many have names.
+    pub const BITS: usize = 9;
     pub const GPU_IDLE: u64 = 0x1;
     pub const APPLICATION_SETTING: u64 = 0x2;
     pub const SW_POWER_CAP: u64 = 0x4;

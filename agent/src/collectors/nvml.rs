@@ -9,6 +9,7 @@ mod raw;
 mod read;
 mod traffic;
 mod visible;
+mod window;
 mod worker;
 
 use std::path::{Path, PathBuf};

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use gangline_common::exposition::{Kind, Page};
+use gangline_common::exposition::{self, Kind, Page};
 use gangline_common::ids::GpuId;
 use gangline_common::wire::v1::GpuIdentity;
 
 use super::Facts;
-use crate::collectors::accelerator::{FabricState, GpuSample, Link, Profile, RecoveryAction};
+use crate::collectors::accelerator::{
+    FabricState, GpuSample, Link, Profile, RecoveryAction, WINDOW_MS, clock_reason,
+};
 
 /// One family, and where its value comes from.
 pub(super) struct Family {
@@ -360,6 +362,19 @@ pub(super) const FAMILIES: &[Family] = &[
     )),
 ];
 
+/// What dcgm-exporter calls the bits of the reasons of clocks, from the lowest.
+const CLOCK_EVENTS: [&str; clock_reason::BITS] = [
+    "gpu_idle",
+    "clocks_setting",
+    "power_cap",
+    "hw_slowdown",
+    "sync_boost",
+    "sw_thermal",
+    "hw_thermal",
+    "hw_power_brake",
+    "display_clocks",
+];
+
 /// A GPU as it is labelled: what identifies it, and the job that has it.
 struct Labelled<'a> {
     sample: &'a GpuSample,
@@ -403,16 +418,48 @@ pub(super) fn add(page: &mut Page, facts: &Facts<'_>) {
             out.add(&labels, family.value(gpu.sample, facts.links));
         }
     }
-    let mut out = page.family(
+    let out = page.family(
         "DCGM_EXP_XID_ERRORS_COUNT",
-        "Count of XID errors since the agent started, by code.",
+        "Count of XID errors within the last five minutes, by code.",
         Kind::Gauge,
     );
-    for gpu in &gpus {
-        for (xid, count) in &gpu.sample.xids {
-            let code = xid.to_string();
-            let mut labels = gpu.labels.clone();
-            labels.push(("xid", &code));
+    add_counts(out, &gpus, "xid", |gpu| {
+        let codes = gpu.recent_xids.iter().map(|(xid, count)| (xid.to_string(), *count));
+        gpu.hears_xids.then(|| codes.collect())
+    });
+    if facts.options.extended {
+        let out = page.family(
+            "DCGM_EXP_CLOCK_EVENTS_COUNT",
+            "Count of readings within the last five minutes that had low clocks, by reason.",
+            Kind::Gauge,
+        );
+        add_counts(out, &gpus, "clock_event", |gpu| {
+            let counts = CLOCK_EVENTS.iter().zip(gpu.clock_events?);
+            let seen = counts.filter(|(_, count)| *count > 0);
+            Some(seen.map(|(event, count)| ((*event).to_owned(), count.into())).collect())
+        });
+    }
+}
+
+/// Adds what each GPU counted within the window, by the value of a label. Where that is nothing there is a 0
+/// without it, in the shape of dcgm-exporter's; a GPU that does not count has none.
+fn add_counts(
+    mut out: exposition::Family<'_>,
+    gpus: &[Labelled<'_>],
+    label: &'static str,
+    counts: impl Fn(&GpuSample) -> Option<Vec<(String, u32)>>,
+) {
+    let window = WINDOW_MS.to_string();
+    for gpu in gpus {
+        let Some(counts) = counts(gpu.sample) else { continue };
+        let mut labels = gpu.labels.clone();
+        labels.push(("window_size_in_ms", &window));
+        if counts.is_empty() {
+            out.add(&labels, 0.0);
+        }
+        for (value, count) in &counts {
+            let mut labels = labels.clone();
+            labels.push((label, value));
             out.add(&labels, f64::from(*count));
         }
     }

@@ -55,6 +55,7 @@ fn whole_gpu(uuid: &str) -> GpuSample {
         sm_clock_mhz: Some(1980),
         mem_clock_mhz: Some(2619),
         clock_reasons: Some(0x44),
+        clock_events: Some([0, 0, 300, 0, 0, 0, 12, 0, 0]),
         violations: Violations {
             power_ns: Some(1),
             thermal_ns: Some(2),
@@ -101,7 +102,8 @@ fn whole_gpu(uuid: &str) -> GpuSample {
             nvlink_received_bytes_per_s: Some(3 << 30),
             nvlink_sent_bytes_per_s: Some(4 << 30),
         }),
-        xids: vec![(31, 2), (79, 1)],
+        xids: vec![(31, 9), (79, 1)],
+        recent_xids: vec![(31, 2), (79, 1)],
         last_xid: Some(79),
         hears_xids: true,
         ..GpuSample::default()
@@ -226,6 +228,7 @@ fn cases() -> Vec<Case> {
         sm_clock_mhz: Some(345),
         utilization_pct: Some(0.0),
         memory_used_bytes: Some(4 << 20),
+        xids: vec![(31, 9)],
         hears_xids: true,
         ..GpuSample::default()
     };
@@ -233,6 +236,7 @@ fn cases() -> Vec<Case> {
         uuid: "GPU-b".to_owned(),
         lost: true,
         xids: vec![(79, 1)],
+        recent_xids: vec![(79, 1)],
         last_xid: Some(79),
         hears_xids: true,
         ..GpuSample::default()
@@ -345,11 +349,11 @@ const DCGM_EXTENDED: &[(&str, &str)] = &[
     ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "counter"),
     ("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "gauge"),
     ("DCGM_EXP_XID_ERRORS_COUNT", "gauge"),
+    ("DCGM_EXP_CLOCK_EVENTS_COUNT", "gauge"),
 ];
 
 /// What metrics.md lists, too, and why it is on no page.
 const NOT_EMITTED: &[(&str, &str)] = &[
-    ("DCGM_EXP_CLOCK_EVENTS_COUNT", "a window of the exporter: DCGM_FI_DEV_CLOCKS_EVENT_REASONS"),
     ("DCGM_EXP_GPU_HEALTH_STATUS", "DCGM's verdict: gangline_node_conditions is ours"),
     ("DCGM_EXP_P2P_STATUS", "not read"),
 ];
@@ -427,6 +431,48 @@ fn units_are_those_of_dcgm() {
         let line = page.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         assert_eq!(line.rsplit(' ').next(), Some(value), "{name}: {line}");
     }
+}
+
+#[test]
+fn counts_of_a_window_are_zero_where_nothing_happened_and_absent_where_nothing_is_known() {
+    let gpu = |uuid: &str, clock_events, hears_xids| GpuSample {
+        uuid: uuid.to_owned(),
+        clock_events,
+        hears_xids,
+        ..GpuSample::default()
+    };
+    let gpus = vec![
+        gpu("GPU-a", Some([9, 0, 0, 0, 0, 0, 0, 0, 1]), true),
+        gpu("GPU-b", Some([0; 9]), true),
+        gpu("GPU-c", None, false),
+    ];
+    let known: &[&str] = &["GPU-a", "GPU-b", "GPU-c"];
+    let case = Case { name: "", gpus: Some(Ok(gpus)), known, options: EXTENDED, with_host: false };
+    let page = text(case);
+    let told = |family: &str| -> Vec<String> {
+        let lines = page.lines().filter(|line| line.starts_with(&format!("{family}{{")));
+        let own = lines.map(|line| {
+            let labels = line.split(['{', ' ', ',', '}']).filter(|label| {
+                ["gpu=", "clock_event=", "xid=", "window"].iter().any(|own| label.starts_with(own))
+            });
+            let value = line.rsplit(' ').next().unwrap();
+            labels.chain([value]).collect::<Vec<_>>().join(" ")
+        });
+        own.collect()
+    };
+    let window = "window_size_in_ms=\"300000\"";
+    assert_eq!(
+        told("DCGM_EXP_CLOCK_EVENTS_COUNT"),
+        [
+            format!("gpu=\"0\" {window} clock_event=\"gpu_idle\" 9"),
+            format!("gpu=\"0\" {window} clock_event=\"display_clocks\" 1"),
+            format!("gpu=\"1\" {window} 0"),
+        ]
+    );
+    assert_eq!(
+        told("DCGM_EXP_XID_ERRORS_COUNT"),
+        [format!("gpu=\"0\" {window} 0"), format!("gpu=\"1\" {window} 0")]
+    );
 }
 
 #[test]

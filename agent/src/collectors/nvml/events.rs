@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::XidEvent;
+use super::window::XidWindow;
 
 /// How often every GPU is asked. Each has an event set of its own, so that one that is lost (and then answers
 /// at once, with an error) does not keep the others waiting.
@@ -27,24 +28,32 @@ pub(super) struct Source<'nvml> {
 
 /// What was seen so far, by uuid.
 #[derive(Default)]
-pub(super) struct Seen(Mutex<BTreeMap<String, Counts>>);
+pub(super) struct Seen(Mutex<BTreeMap<String, (Counts, XidWindow)>>);
 
 #[derive(Clone, Default)]
 pub(super) struct Counts {
     pub(super) by_code: BTreeMap<u64, u32>,
+    /// Of what is still within the window.
+    pub(super) recent: BTreeMap<u64, u32>,
     pub(super) last: Option<u64>,
 }
 
 impl Seen {
-    pub(super) fn of(&self, uuid: &str) -> Counts {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.get(uuid).cloned().unwrap_or_default()
+    pub(super) fn of(&self, uuid: &str, now_ms: u64) -> Counts {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((counts, window)) = seen.get_mut(uuid) else { return Counts::default() };
+        let mut counts = counts.clone();
+        for code in window.newest(now_ms) {
+            *counts.recent.entry(code).or_default() += 1;
+        }
+        counts
     }
 
     fn count(&self, event: &XidEvent) {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let counts = seen.entry(event.uuid.clone()).or_default();
+        let (counts, window) = seen.entry(event.uuid.clone()).or_default();
         let code = event.xid.unwrap_or(0);
+        window.add(event.at.boot_ms, code);
         if counts.by_code.len() < CODES || counts.by_code.contains_key(&code) {
             let count = counts.by_code.entry(code).or_default();
             *count = count.saturating_add(1);

@@ -23,6 +23,7 @@ use nvml_wrapper_sys::bindings::field_id::{
 
 use super::raw;
 use super::traffic::Traffic;
+use super::window::ClockWindow;
 use crate::collectors::accelerator::{
     Ecc, EccCounts, Fabric, GpuProcess, GpuSample, Link, Owner, Pcie, Profile, ReadAt,
     RecoveryAction, RemappedRows, RetiredPages, Violations,
@@ -43,13 +44,16 @@ pub(super) struct Memory<'nvml> {
     slow: Option<Slow>,
     /// The list of processes, and when it was read, in milliseconds of the boot clock.
     processes: Option<(u64, Option<Vec<GpuProcess>>)>,
+    /// Why clocks were low.
+    clocks: ClockWindow,
     profiled: Option<bool>,
     last: Option<GpmSample<'nvml>>,
 }
 
 impl Memory<'_> {
     pub(super) fn new() -> Self {
-        Memory { slow: None, processes: None, profiled: None, last: None }
+        let clocks = ClockWindow::default();
+        Memory { slow: None, processes: None, clocks, profiled: None, last: None }
     }
 }
 
@@ -137,6 +141,10 @@ impl Reader {
             sample = slow.sample.clone();
             self.fast(device, &mut sample);
         }
+        if let Some(reasons) = sample.clock_reasons {
+            memory.clocks.add(now_ms, reasons);
+        }
+        sample.clock_events = memory.clocks.counts(now_ms);
         let processes = memory
             .processes
             .take()

@@ -197,9 +197,10 @@ impl<'nvml> Gpus<'nvml> {
         let known = self.slots.iter_mut().filter_map(|slot| {
             let gpu = slot.identity.as_ref()?;
             let sample = read::sample(nvml, gpu.index, &gpu.uuid, &mut slot.memory, now);
-            let xids = seen.of(&gpu.uuid);
+            let xids = seen.of(&gpu.uuid, now.boot_ms);
             Some(GpuSample {
                 xids: xids.by_code.into_iter().collect(),
+                recent_xids: xids.recent.into_iter().collect(),
                 last_xid: xids.last,
                 hears_xids: slot.heard,
                 ..sample
