@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gangline_agent::collectors::accelerator::{
-    Accelerator, AcceleratorError, Ecc, Fabric, FabricState, GpuProcess, Owner, ReadAt,
-    RecoveryAction, RemappedRows, WINDOW_MS, clock_reason,
+    Accelerator, AcceleratorError, Ecc, Fabric, FabricState, GpuProcess, Owner, P2pStatus, Peer,
+    ReadAt, RecoveryAction, RemappedRows, WINDOW_MS, clock_reason,
 };
 use gangline_agent::collectors::host::{HostFacts, Roots};
 use gangline_agent::collectors::nvml::{
@@ -383,6 +383,41 @@ async fn reasons_of_clocks_are_counted_for_five_minutes() {
     assert_eq!(read(403).await, None);
     scene.write(&(hot + &gpu(B, "")));
     assert_eq!(read(404).await, Some([0, 0, 0, 1, 0, 0, 1, 0, 0]));
+}
+
+#[tokio::test]
+async fn pairs_of_gpus_are_asked_about_once_a_minute() {
+    let Some(scene) = Scene::enter("pairs_of_gpus_are_asked_about_once_a_minute") else {
+        return;
+    };
+    let third = "GPU-5f1c2a10-0000-4000-8000-00000000000c";
+    let state = |seen_from_a: &str, more_of_b: &str| {
+        gpu(A, &format!("p2p = {{ {seen_from_a} }}"))
+            + &gpu(B, &format!("p2p = {{ {A} = 0 }}\n{more_of_b}"))
+            + &gpu(third, "")
+    };
+    scene.write(&state(&format!("{B} = 0, {third} = 4"), ""));
+    let nvml = scene.open(DEFAULT_TIMEOUT).expect("opens");
+    let read = async |second: u64| {
+        let now = Timestamp { boot_ms: second * 1000, wall_ms: 0 };
+        let samples = nvml.sample_at(now).await.expect("sample");
+        [A, B, third].map(|uuid| by_uuid(&samples, uuid).peers.to_vec())
+    };
+    let peer = |index, nvlink| Peer { index, nvlink };
+    let (joined, off) = (peer(1, P2pStatus::Ok), peer(2, P2pStatus::DisabledByRegKey));
+    let back = vec![peer(0, P2pStatus::Ok)];
+    // What the driver says nothing of is absent.
+    assert_eq!(read(100).await, [vec![joined, off], back.clone(), vec![]]);
+    scene.write(&state(&format!("{B} = 6"), ""));
+    assert_eq!(read(159).await, [vec![joined, off], back.clone(), vec![]]);
+    assert_eq!(read(160).await, [vec![peer(1, P2pStatus::Unknown)], back.clone(), vec![]]);
+    // A number that has no name says nothing; a GPU that is lost takes its pairs with it, and no other GPU.
+    scene.write(&state(&format!("{B} = 7, {third} = 0"), ""));
+    assert_eq!(read(220).await, [vec![peer(2, P2pStatus::Ok)], back, vec![]]);
+    scene.write(&state(&format!("{B} = 0, {third} = 0"), "lost = true"));
+    assert_eq!(read(280).await, [vec![peer(2, P2pStatus::Ok)], vec![], vec![]]);
+    let samples = nvml.sample().await.expect("sample");
+    assert!(!by_uuid(&samples, A).lost && by_uuid(&samples, B).lost);
 }
 
 #[tokio::test]

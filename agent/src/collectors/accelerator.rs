@@ -128,7 +128,7 @@ pub trait Accelerator: Send + Sync {
     fn identity(&self) -> Answer<'_, Vec<GpuIdentity>>;
 
     /// One reading of each GPU. Counters and gauges are read each time, what changes slowly at least every ten
-    /// seconds, processes every two; [`GpuSample::read_at`] says when.
+    /// seconds, processes every two; [`GpuSample::read_at`] says when. Pairs of GPUs are read every minute.
     fn sample(&self) -> Answer<'_, Vec<GpuSample>>;
 
     /// Versions and counts of the driver.
@@ -222,6 +222,10 @@ pub struct GpuSample {
     /// headers, in MiB per second.
     pub nvlink_mib_per_s: Option<f64>,
     pub first_link_mib_per_s: Option<f64>,
+    /// Which other GPUs NVLink leads to, by index; those that the driver says nothing of are missing. Shared by the
+    /// samples of a minute.
+    #[serde(skip)]
+    pub peers: Arc<[Peer]>,
     /// What the driver wants done about this GPU.
     pub recovery: Option<RecoveryAction>,
     /// Where the GPU stands with its NVSwitch fabric; `None` where there is none.
@@ -343,6 +347,26 @@ pub struct Link {
     pub recoveries: Option<u64>,
     pub crc_flit: Option<u64>,
     pub crc_data: Option<u64>,
+}
+
+/// Another GPU, seen from one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its index, as in [`GpuIdentity`].
+    pub index: u32,
+    pub nvlink: P2pStatus,
+}
+
+/// `nvmlGpuP2PStatus_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum P2pStatus {
+    Ok,
+    ChipsetNotSupported,
+    GpuNotSupported,
+    TopologyNotSupported,
+    DisabledByRegKey,
+    NotSupported,
+    Unknown,
 }
 
 /// `nvmlDeviceGpuRecoveryAction`.

@@ -9,7 +9,7 @@ use gangline_common::wire::v1::GpuIdentity;
 
 use super::Facts;
 use crate::collectors::accelerator::{
-    FabricState, GpuSample, Link, Profile, RecoveryAction, WINDOW_MS, clock_reason,
+    FabricState, GpuSample, Link, P2pStatus, Profile, RecoveryAction, WINDOW_MS, clock_reason,
 };
 
 /// One family, and where its value comes from.
@@ -438,6 +438,41 @@ pub(super) fn add(page: &mut Page, facts: &Facts<'_>) {
             let seen = counts.filter(|(_, count)| *count > 0);
             Some(seen.map(|(event, count)| ((*event).to_owned(), count.into())).collect())
         });
+        add_peers(page, facts, &gpus);
+    }
+}
+
+/// Adds what NVLink is between each two GPUs of this node.
+fn add_peers(page: &mut Page, facts: &Facts<'_>, gpus: &[Labelled<'_>]) {
+    let mut out = page.family(
+        "DCGM_EXP_P2P_STATUS",
+        "Whether NVLink leads to the other GPU (number of nvmlGpuP2PStatus_t, 0 is yes).",
+        Kind::Gauge,
+    );
+    for gpu in gpus {
+        for peer in gpu.sample.peers.iter() {
+            if !facts.inventory.gpus.iter().any(|known| known.index == peer.index) {
+                continue;
+            }
+            let (number, word) = p2p(peer.nvlink);
+            let index = peer.index.to_string();
+            let mut labels = gpu.labels.clone();
+            labels.extend([("peer_gpu", index.as_str()), ("link_status", word)]);
+            out.add(&labels, number);
+        }
+    }
+}
+
+/// The number of nvmlGpuP2PStatus_t, and dcgm-exporter's word.
+fn p2p(status: P2pStatus) -> (f64, &'static str) {
+    match status {
+        P2pStatus::Ok => (0.0, "OK"),
+        P2pStatus::ChipsetNotSupported => (1.0, "ChipsetNotSupported"),
+        P2pStatus::GpuNotSupported => (2.0, "GPUNotSupported"),
+        P2pStatus::TopologyNotSupported => (3.0, "TopologyNotSupported"),
+        P2pStatus::DisabledByRegKey => (4.0, "DisabledByRegKey"),
+        P2pStatus::NotSupported => (5.0, "NotSupported"),
+        P2pStatus::Unknown => (6.0, "Unknown"),
     }
 }
 

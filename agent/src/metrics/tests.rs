@@ -14,8 +14,8 @@ use gangline_common::ids::{GpuId, JobId};
 use super::*;
 use crate::collectors::ClockOffset;
 use crate::collectors::accelerator::{
-    Ecc, EccCounts, Fabric, FabricState, GpuSample, Link, Pcie, Profile, RecoveryAction,
-    RemappedRows, RetiredPages, Violations,
+    Ecc, EccCounts, Fabric, FabricState, GpuSample, Link, P2pStatus, Pcie, Peer, Profile,
+    RecoveryAction, RemappedRows, RetiredPages, Violations,
 };
 use crate::collectors::fixture::Tree;
 use crate::collectors::host::{AgentUse, HostSample, Interface, Pressure};
@@ -86,6 +86,8 @@ fn whole_gpu(uuid: &str) -> GpuSample {
         nvlink_mib_per_s: Some(2048.5),
         first_link_mib_per_s: Some(113.75),
         vgpu_licensed: Some(false),
+        peers: [Peer { index: 1, nvlink: P2pStatus::Ok }, Peer { index: 2, nvlink: P2pStatus::Ok }]
+            .into(),
         recovery: Some(RecoveryAction::DrainAndReset),
         fabric: Some(Fabric { state: FabricState::Completed, status: 0 }),
         profile: Some(Profile {
@@ -244,10 +246,17 @@ fn cases() -> Vec<Case> {
     let case =
         |name, gpus, known, options, with_host| Case { name, gpus, known, options, with_host };
     let whole = || whole_gpu("GPU-a");
+    let second = || GpuSample {
+        uuid: "GPU-b".to_owned(),
+        clock_events: Some([0; 9]),
+        peers: [Peer { index: 0, nvlink: P2pStatus::DisabledByRegKey }].into(),
+        ..GpuSample::default()
+    };
     let both: &[&str] = &["GPU-a", "GPU-b"];
     vec![
         case("whole", Some(Ok(vec![whole()])), &["GPU-a"], plain, true),
-        case("extended", Some(Ok(vec![whole()])), &["GPU-a"], EXTENDED, false),
+        // The second of its peers is somebody else's.
+        case("extended", Some(Ok(vec![whole(), second()])), both, EXTENDED, false),
         case("older_gpu", Some(Ok(vec![whole(), partly])), both, plain, false),
         case("lost_gpu", Some(Ok(vec![whole(), lost])), both, plain, false),
         case("hung_driver", Some(Err(Outcome::Hung)), both, plain, false),
@@ -350,13 +359,14 @@ const DCGM_EXTENDED: &[(&str, &str)] = &[
     ("DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", "gauge"),
     ("DCGM_EXP_XID_ERRORS_COUNT", "gauge"),
     ("DCGM_EXP_CLOCK_EVENTS_COUNT", "gauge"),
+    ("DCGM_EXP_P2P_STATUS", "gauge"),
 ];
 
 /// What metrics.md lists, too, and why it is on no page.
-const NOT_EMITTED: &[(&str, &str)] = &[
-    ("DCGM_EXP_GPU_HEALTH_STATUS", "DCGM's verdict: gangline_node_conditions is ours"),
-    ("DCGM_EXP_P2P_STATUS", "not read"),
-];
+const NOT_EMITTED: &[(&str, &str)] = &[(
+    "DCGM_EXP_GPU_HEALTH_STATUS",
+    "the verdict of DCGM's own checks, which NVML does not give: gangline_node_conditions is ours",
+)];
 
 /// What the stock dashboard 12239 reads.
 const DASHBOARD_12239: [&str; 6] = [

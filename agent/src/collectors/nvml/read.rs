@@ -1,10 +1,12 @@
-//! One reading of one GPU: what may change from one second to the next each time, processes every two seconds, the
-//! rest every ten or as soon as something has gone wrong. What is repeated meanwhile says when it was read.
+//! One reading of one GPU: what may change from one second to the next each time, processes every two seconds,
+//! which GPUs NVLink joins every minute, the rest every ten seconds or as soon as something has gone wrong. What is repeated meanwhile says when it was read.
+
+use std::sync::Arc;
 
 use gangline_common::time::Timestamp;
 use nvml_wrapper::enum_wrappers::device::{
-    Clock, EccCounter, MemoryError, MemoryLocation, PerformancePolicy, RetirementCause,
-    TemperatureSensor,
+    Clock, EccCounter, MemoryError, MemoryLocation, P2pCapabilitiesIndex, P2pStatus as WrapperP2p,
+    PerformancePolicy, RetirementCause, TemperatureSensor,
 };
 use nvml_wrapper::enum_wrappers::nv_link::ErrorCounter;
 use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
@@ -25,8 +27,8 @@ use super::raw;
 use super::traffic::Traffic;
 use super::window::ClockWindow;
 use crate::collectors::accelerator::{
-    Ecc, EccCounts, Fabric, GpuProcess, GpuSample, Link, Owner, Pcie, Profile, ReadAt,
-    RecoveryAction, RemappedRows, RetiredPages, Violations,
+    Ecc, EccCounts, Fabric, GpuProcess, GpuSample, Link, Owner, P2pStatus, Pcie, Peer, Profile,
+    ReadAt, RecoveryAction, RemappedRows, RetiredPages, Violations,
 };
 use crate::collectors::owner;
 
@@ -34,6 +36,8 @@ use crate::collectors::owner;
 const SLOW_MS: u64 = 10_000;
 /// A list of processes that is older is made anew: every second time of those that come once a second.
 const PROCESSES_MS: u64 = 1_500;
+/// How often every pair of GPUs is asked about: it is wiring, and pairs are many.
+const PEERS_MS: u64 = 60_000;
 /// `nvml.h` gives rates of the profiling counters in MiB per second.
 const MIB: f64 = 1_048_576.0;
 /// Stands for the number of a link where all are meant together.
@@ -44,6 +48,8 @@ pub(super) struct Memory<'nvml> {
     slow: Option<Slow>,
     /// The list of processes, and when it was read, in milliseconds of the boot clock.
     processes: Option<(u64, Option<Vec<GpuProcess>>)>,
+    /// Which GPUs NVLink leads to, and when that was read.
+    peers: Option<(u64, Arc<[Peer]>)>,
     /// Why clocks were low.
     clocks: ClockWindow,
     profiled: Option<bool>,
@@ -53,7 +59,7 @@ pub(super) struct Memory<'nvml> {
 impl Memory<'_> {
     pub(super) fn new() -> Self {
         let clocks = ClockWindow::default();
-        Memory { slow: None, processes: None, clocks, profiled: None, last: None }
+        Memory { slow: None, processes: None, peers: None, clocks, profiled: None, last: None }
     }
 }
 
@@ -79,11 +85,13 @@ fn verdicts(sample: &GpuSample) -> (Option<RemappedRows>, Option<Fabric>, Option
     (sample.rows, sample.fabric, sample.persistence)
 }
 
-/// Reads the GPU with this uuid, which NVML has at `index`. `now` is from before the reading.
+/// Reads the GPU with this uuid, which NVML has at `index`; `peers` are the indices of the others. `now` is from
+/// before the reading.
 pub(super) fn sample<'nvml>(
     nvml: &'nvml Nvml,
     index: u32,
     uuid: &str,
+    peers: impl Iterator<Item = u32>,
     memory: &mut Memory<'nvml>,
     now: Timestamp,
 ) -> GpuSample {
@@ -91,7 +99,15 @@ pub(super) fn sample<'nvml>(
     let handle = nvml.device_by_index(index);
     let problem = handle.as_ref().err().map(ToString::to_string);
     let sample = match reader.take(handle) {
-        Some(device) => reader.sample(nvml, &device, uuid, memory, now.boot_ms),
+        Some(device) => {
+            let sample = reader.sample(nvml, &device, uuid, memory, now.boot_ms);
+            let read = memory.peers.take();
+            let fresh = read.filter(|(at_ms, _)| now.boot_ms.saturating_sub(*at_ms) < PEERS_MS);
+            let (at_ms, peers) =
+                fresh.unwrap_or_else(|| (now.boot_ms, self::peers(nvml, &device, peers)));
+            memory.peers = Some((at_ms, Arc::clone(&peers)));
+            GpuSample { peers, ..sample }
+        }
         None => GpuSample { problem, ..GpuSample::default() },
     };
     if reader.lost {
@@ -100,6 +116,25 @@ pub(super) fn sample<'nvml>(
         return GpuSample { uuid: uuid.to_owned(), lost: true, ..GpuSample::default() };
     }
     GpuSample { uuid: uuid.to_owned(), reset_required: reader.reset_required, ..sample }
+}
+
+/// Pairs that the driver says nothing of are left out: an error may be the other GPU's as well.
+fn peers(nvml: &Nvml, device: &Device<'_>, indices: impl Iterator<Item = u32>) -> Arc<[Peer]> {
+    let joined = indices.filter_map(|index| {
+        let peer = nvml.device_by_index(index).ok()?;
+        let status = device.p2p_status(&peer, P2pCapabilitiesIndex::NvLink).ok()?;
+        let nvlink = match status {
+            WrapperP2p::Ok => P2pStatus::Ok,
+            WrapperP2p::ChipsetNotSupported => P2pStatus::ChipsetNotSupported,
+            WrapperP2p::GpuNotSupported => P2pStatus::GpuNotSupported,
+            WrapperP2p::IohTopologyNotSupported => P2pStatus::TopologyNotSupported,
+            WrapperP2p::DisabledByRegkey => P2pStatus::DisabledByRegKey,
+            WrapperP2p::NotSupported => P2pStatus::NotSupported,
+            WrapperP2p::Unknown => P2pStatus::Unknown,
+        };
+        Some(Peer { index, nvlink })
+    });
+    joined.collect()
 }
 
 /// Notes what failed readings say about the GPU as a whole.

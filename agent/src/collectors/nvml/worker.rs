@@ -23,6 +23,9 @@ use super::{Busy, DriverFacts, GpuIdentity, GpuSample, LIBRARY_NAMES, NvmlError,
 /// Most GPUs that one node is believed to have; what lies beyond is ignored.
 const MAX_GPUS: u32 = 256;
 
+/// Most GPUs of which pairs are asked about: their number grows with the square.
+const PEERS: usize = 32;
+
 /// GPUs that may wait to be listened to.
 const NEW_SOURCES: usize = MAX_GPUS as usize;
 
@@ -194,9 +197,12 @@ impl<'nvml> Gpus<'nvml> {
     fn sample(&mut self, now: Timestamp) -> Result<Vec<GpuSample>, NvmlError> {
         self.refresh()?;
         let (nvml, seen) = (self.nvml, self.seen);
+        let indices = self.slots.iter().filter_map(|slot| Some(slot.identity.as_ref()?.index));
+        let indices: Vec<u32> = indices.take(PEERS).collect();
         let known = self.slots.iter_mut().filter_map(|slot| {
             let gpu = slot.identity.as_ref()?;
-            let sample = read::sample(nvml, gpu.index, &gpu.uuid, &mut slot.memory, now);
+            let others = indices.iter().copied().filter(|index| *index != gpu.index);
+            let sample = read::sample(nvml, gpu.index, &gpu.uuid, others, &mut slot.memory, now);
             let xids = seen.of(&gpu.uuid, now.boot_ms);
             Some(GpuSample {
                 xids: xids.by_code.into_iter().collect(),
