@@ -1,5 +1,6 @@
 //! One reading of one GPU: what may change from one second to the next each time, processes every two seconds,
-//! which GPUs NVLink joins every minute, the rest every ten seconds or as soon as something has gone wrong. What is repeated meanwhile says when it was read.
+//! which GPUs NVLink joins every minute, the rest every ten seconds or as soon as something has gone wrong. What is
+//! repeated meanwhile says when it was read.
 
 use std::sync::Arc;
 
