@@ -522,6 +522,11 @@ fn a_finding_is_judged_after_a_day_once_however_long_its_condition_stands() {
     fleet.now = fleet.now.plus_ms(WINDOW_MS - 60_000);
     fleet.live(&["n1"], 30);
     assert_eq!(open(&fleet), 2);
+    // What comes and goes within its day is one finding.
+    let again = Condition { since_ms: fleet.now.wall_ms, ..used.clone() };
+    say(&mut fleet, "n1", vec![free.clone()]);
+    say(&mut fleet, "n1", vec![again, free.clone()]);
+    assert_eq!(open(&fleet), 2);
     fleet.live(&["n1"], 60);
     say(&mut fleet, "n1", said);
     assert_eq!(open(&fleet), 0);

@@ -409,6 +409,11 @@ impl Write {
                     guest.since.boot_ms = now.boot_ms;
                 }
             }
+            Write::RuleTrial(trial) if rebooted => {
+                for finding in &mut Arc::make_mut(trial).findings {
+                    finding.found = finding.found.in_this_boot(now);
+                }
+            }
             // Remembered for longer then, never for less.
             Write::Idempotency(record) if rebooted => record.created.boot_ms = now.boot_ms,
             Write::Job(_)

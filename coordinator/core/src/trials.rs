@@ -1,8 +1,9 @@
 //! What rules on trial have found, and what came of it.
 //!
-//! A new health rule is only shown at first. Each of its findings is kept for a day and held against
-//! what happens there meanwhile: a rule that acts finds the part broken, or an attempt fails and its
-//! node is to blame; or work ends well. From the tally a person sees whether the rule may act.
+//! A new health rule is only shown at first. What it finds is kept for a day, once for each part, and
+//! held against what happens there meanwhile: a rule that acts finds the part broken, or an attempt
+//! fails and its node is to blame; or work ends well. From the tally a person sees whether the rule may
+//! act.
 
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ pub const MAX_RULES: usize = 64;
 pub const MAX_FINDINGS: usize = 256;
 /// For so long, a finding is held against what happens.
 pub const WINDOW_MS: u64 = 24 * 3_600_000;
+/// A condition that is older by its node's clock has been found before, or nobody listened then.
+const NEW_MS: u64 = WINDOW_MS / 2;
 /// Longest explanation, in characters.
 const MAX_WHY: usize = 200;
 /// Name of the part that a condition of the node itself is about.
@@ -51,9 +54,9 @@ pub struct Tally {
 pub struct Finding {
     pub node: NodeId,
     pub component: String,
-    /// When the condition began, by the node's wall clock: with node and component its name.
+    /// When the condition began, by the node's wall clock.
     pub since_ms: u64,
-    pub found_wall_ms: u64,
+    pub found: Timestamp,
     pub proof: Proof,
 }
 
@@ -97,12 +100,8 @@ impl RuleTrial {
         tally
     }
 
-    fn has(&self, node: &NodeId, condition: &Condition) -> bool {
-        self.findings.iter().any(|finding| {
-            finding.node == *node
-                && finding.component == condition.component
-                && finding.since_ms == condition.since_ms
-        })
+    fn has(&self, node: &NodeId, component: &str) -> bool {
+        self.findings.iter().any(|finding| finding.node == *node && finding.component == component)
     }
 
     /// The oldest finding is judged by what is known of it.
@@ -120,8 +119,7 @@ impl Finding {
     }
 
     fn is_over(&self, now: Timestamp) -> bool {
-        // Of two clocks, the later one: a condition that stands longer than its day is not found twice.
-        now.wall_ms.saturating_sub(self.found_wall_ms.max(self.since_ms)) >= WINDOW_MS
+        now.ms_since(self.found) >= WINDOW_MS
     }
 
     /// Whether a gang uses what the finding is about.
@@ -159,8 +157,8 @@ impl Core {
     ) {
         let trial = self.rule_trials.get(&condition.rule);
         let is_room = trial.is_some() || self.rule_trials.len() < MAX_RULES;
-        let is_known = trial.is_some_and(|trial| trial.has(&node.id, condition));
-        if !is_room || is_known || now.wall_ms.saturating_sub(condition.since_ms) >= WINDOW_MS {
+        let is_known = trial.is_some_and(|trial| trial.has(&node.id, &condition.component));
+        if !is_room || is_known || now.wall_ms.saturating_sub(condition.since_ms) >= NEW_MS {
             return;
         }
         let mut trial = trial.map(|trial| RuleTrial::clone(trial)).unwrap_or_default();
@@ -172,7 +170,7 @@ impl Core {
             node: node.id.clone(),
             component: condition.component.clone(),
             since_ms: condition.since_ms,
-            found_wall_ms: now.wall_ms,
+            found: now,
             proof: Proof::None,
         });
         self.put(Write::RuleTrial(Arc::new(trial)), out);
@@ -230,7 +228,7 @@ impl Core {
             let ended: Vec<Finding> = ended;
             trial.findings = stay;
             for finding in ended {
-                let runs_on = finding.proof == Proof::None && self.runs_on(&finding);
+                let runs_on = finding.proof == Proof::None && self.runs_on(&finding, now);
                 let proof = if runs_on { Proof::Refuted } else { finding.proof };
                 trial.over.add(&proof);
             }
@@ -241,10 +239,10 @@ impl Core {
         }
     }
 
-    fn runs_on(&self, finding: &Finding) -> bool {
+    fn runs_on(&self, finding: &Finding, now: Timestamp) -> bool {
         let gangs = self.on_node.get(&finding.node).into_iter().flatten();
         gangs.filter_map(|id| self.gangs.get(id)).any(|gang| {
-            let is_older = gang.since.wall_ms <= finding.found_wall_ms;
+            let is_older = now.ms_since(gang.since) >= now.ms_since(finding.found);
             gang.state == GangState::Ready && is_older && finding.concerns(gang)
         })
     }

@@ -573,7 +573,7 @@ pub fn rule_trial() -> RuleTrial {
         node: "n-1".parse().unwrap(),
         component: component.to_owned(),
         since_ms: 7,
-        found_wall_ms: 8,
+        found: FIRST,
         proof,
     };
     RuleTrial {

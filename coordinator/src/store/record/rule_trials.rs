@@ -3,7 +3,7 @@
 use gangline_common::ids::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::seal;
+use super::{TimeV1, seal};
 use crate::core::trials::{Finding, Proof, RuleTrial, Tally};
 
 #[derive(Serialize, Deserialize)]
@@ -20,7 +20,7 @@ struct FindingV1 {
     node: NodeId,
     component: String,
     since_ms: u64,
-    found_wall_ms: u64,
+    found: TimeV1,
     proof: ProofV1,
 }
 
@@ -36,7 +36,7 @@ pub fn encode_rule_trial(trial: &RuleTrial) -> Result<Vec<u8>, String> {
         node: finding.node.clone(),
         component: finding.component.clone(),
         since_ms: finding.since_ms,
-        found_wall_ms: finding.found_wall_ms,
+        found: finding.found.into(),
         proof: match &finding.proof {
             Proof::None => ProofV1::None,
             Proof::Refuted => ProofV1::Refuted,
@@ -58,7 +58,7 @@ impl From<RuleTrialV1> for RuleTrial {
             node: finding.node,
             component: finding.component,
             since_ms: finding.since_ms,
-            found_wall_ms: finding.found_wall_ms,
+            found: finding.found.into(),
             proof: match finding.proof {
                 ProofV1::None => Proof::None,
                 ProofV1::Refuted => Proof::Refuted,
