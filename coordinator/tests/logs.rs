@@ -359,7 +359,11 @@ async fn the_first_cause_is_found_though_clocks_differ_and_its_line_has_its_numb
     let view = scene.fixture.get(&format!("/api/v1/jobs/{}", scene.job), ALICE).await;
     let second = view["members"][1]["node"].as_str().unwrap();
     let id = NodeId::new(format!("n-{second}")).unwrap();
-    scene.fixture.telemetry.record(&id, sample, Timestamp::now().wall_ms);
+    scene
+        .fixture
+        .telemetry
+        .record(&id, &sample.to_frame().unwrap(), Timestamp::now().wall_ms)
+        .unwrap();
 
     let begin = scene.begin_ms;
     let later = format!("{} ERROR KeyError: 'answer'\n", wall_text(begin + 2000));

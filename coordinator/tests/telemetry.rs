@@ -44,7 +44,7 @@ fn record(fixture: &Fixture, node: &str, ago_ms: u64, busy: f32) {
         collectors: Vec::new(),
     };
     let node = NodeId::new(format!("n-{node}")).unwrap();
-    fixture.telemetry.record(&node, sample, wall_ms);
+    fixture.telemetry.record(&node, &sample.to_frame().unwrap(), wall_ms).unwrap();
 }
 
 /// An open stream, read event by event.
@@ -230,7 +230,7 @@ async fn who_reads_too_slowly_is_told_what_is_lost() {
                 ports: Vec::new(),
                 collectors: Vec::new(),
             };
-            fixture.telemetry.record(id, sample, wall_ms);
+            fixture.telemetry.record(id, &sample.to_frame().unwrap(), wall_ms).unwrap();
         }
         tokio::time::sleep(Duration::from_millis(15)).await;
     }
@@ -276,7 +276,10 @@ async fn histories_are_of_a_node_and_of_the_gpus_of_a_job() {
             ports: Vec::new(),
             collectors: Vec::new(),
         };
-        fixture.telemetry.record(&NodeId::new("n-gpu-1").unwrap(), sample, at);
+        fixture
+            .telemetry
+            .record(&NodeId::new("n-gpu-1").unwrap(), &sample.to_frame().unwrap(), at)
+            .unwrap();
     }
     let path = "/api/v1/nodes/gpu-1/samples";
     let all = fixture.get(&format!("{path}?step_s=1"), BOB).await;

@@ -38,7 +38,7 @@ pub(super) fn with_facts<T>(
     let sample = shared.api.telemetry.latest(&snapshot.node.id);
     let sees = |gang: &Gang| board.job(&gang.job).is_some_and(|owner| sees(principal, &owner.job));
     let counts = shared.api.telemetry.counts(&snapshot.node.id);
-    let (sample, now) = (sample.as_deref(), Timestamp::now());
+    let (sample, now) = (sample.as_ref(), Timestamp::now());
     make(&NodeFacts { snapshot, sample, counts, sees: &sees, now })
 }
 

@@ -11,10 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gangline_common::ids::{GpuId, NodeId};
 use gangline_common::time::Timestamp;
 use gangline_common::transport::{FrameReceiver, TransportError};
+use gangline_common::wire::WireError;
+use gangline_common::wire::frame::Frame;
 use gangline_common::wire::v1::NodeSample;
 use tokio::sync::broadcast;
 
 pub use ring::{COARSE_MS, Counts, Record};
+use series::Totals;
 pub use series::{GPU, HOST, Reading, Series};
 
 /// Samples that a watcher may be behind before it loses the oldest.
@@ -40,7 +43,7 @@ pub struct Update {
     /// Samples of this node that were lost before it.
     pub dropped: u32,
     pub reading: Reading,
-    pub sample: Arc<NodeSample>,
+    pub sample: NodeSample,
 }
 
 /// Some of a node's past.
@@ -75,13 +78,14 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    pub fn latest(&self, node: &NodeId) -> Option<Arc<NodeSample>> {
-        Some(self.lock().nodes.get(node)?.newest.clone())
+    pub fn latest(&self, node: &NodeId) -> Option<NodeSample> {
+        // It was read when it came.
+        self.lock().nodes.get(node)?.newest().ok()
     }
 
     /// How far a node's clock is ahead of this one, in milliseconds, as the node measured it last.
     pub fn clock_ahead_ms(&self, node: &NodeId) -> Option<i64> {
-        let ahead_ms = self.latest(node)?.host.clock_offset_ms?;
+        let ahead_ms = self.lock().nodes.get(node)?.totals?.clock_offset_ms?;
         Some(ahead_ms.clamp(-FARTHEST_CLOCK_MS, FARTHEST_CLOCK_MS))
     }
 
@@ -131,34 +135,36 @@ impl Telemetry {
         inner.nodes.shrink_to_fit();
     }
 
-    /// Keeps a sample that came at `now_ms`.
-    pub fn record(&self, id: &NodeId, sample: NodeSample, now_ms: u64) {
-        let sample = Arc::new(sample);
+    /// Keeps the sample of a frame that came at `now_ms`.
+    ///
+    /// # Errors
+    /// The frame holds no sample.
+    pub fn record(&self, id: &NodeId, frame: &Frame, now_ms: u64) -> Result<(), WireError> {
+        let sample = NodeSample::from_frame(frame)?;
+        let totals = Totals::of(&sample);
         let mut inner = self.lock();
         let Inner { nodes, number, counts, full } = &mut *inner;
         let room = nodes.len() < MAX_NODES;
-        let (known, node) = match nodes.get_mut(id) {
-            Some(node) => (true, node),
-            None if room => {
-                let node = ring::Node::new(sample.clone());
-                (false, nodes.entry(id.clone()).insert_entry(node).into_mut())
-            }
+        let node = match nodes.get_mut(id) {
+            Some(node) => node,
+            None if room => nodes.entry(id.clone()).or_default(),
             None => {
                 if !std::mem::replace(full, true) {
                     tracing::warn!(most = MAX_NODES, "samples of further nodes are not kept");
                 }
-                return;
+                return Ok(());
             }
         };
-        let before = std::mem::replace(&mut node.newest, sample.clone());
+        let before = node.totals.replace(totals);
+        node.replace_newest(frame);
         for counts in [&mut node.counts, &mut *counts] {
             counts.received += 1;
             counts.dropped += u64::from(sample.dropped);
         }
-        if known && now_ms.abs_diff(node.received_ms) < LEAST_GAP_MS {
+        if before.is_some() && now_ms.abs_diff(node.received_ms) < LEAST_GAP_MS {
             node.counts.hasty += 1;
             counts.hasty += 1;
-            return;
+            return Ok(());
         }
         node.received_ms = now_ms;
         let mut time_ms = sample.wall_ms;
@@ -171,7 +177,7 @@ impl Telemetry {
             counts.untimely += 1;
             time_ms = now_ms;
         }
-        let reading = Reading::of(&sample, known.then_some(&*before));
+        let reading = Reading::of(&sample, &totals, before.as_ref());
         *number += 1;
         let gpus: Vec<_> = sample.gpus.iter().map(|gpu| &gpu.uuid).zip(&reading.gpus).collect();
         node.push(*number, time_ms, sample.dropped, reading.host, &gpus);
@@ -182,6 +188,7 @@ impl Telemetry {
             // may have left just now, which is no error.
             let _ = self.watchers.send(Arc::new(update));
         }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -195,8 +202,7 @@ impl Telemetry {
         stream: &mut FrameReceiver,
     ) -> Result<bool, TransportError> {
         let Some(frame) = stream.receive().await? else { return Ok(false) };
-        let sample = NodeSample::from_frame(&frame)?;
-        self.record(node, sample, Timestamp::now().wall_ms);
+        self.record(node, &frame, Timestamp::now().wall_ms)?;
         Ok(true)
     }
 }
@@ -206,10 +212,12 @@ mod tests {
     use super::*;
     use gangline_common::wire::v1::HostSample;
 
-    fn sample(wall_ms: u64, dropped: u32) -> NodeSample {
+    fn sample(wall_ms: u64, dropped: u32) -> Frame {
         let host = HostSample { cpu_busy_pct: Some(50.0), ..HostSample::default() };
         let (gpus, ports, collectors) = (Vec::new(), Vec::new(), Vec::new());
-        NodeSample { wall_ms, dropped, interval_ms: 1000, host, gpus, ports, collectors }
+        let sample =
+            NodeSample { wall_ms, dropped, interval_ms: 1000, host, gpus, ports, collectors };
+        sample.to_frame().unwrap()
     }
 
     fn id(name: &str) -> NodeId {
@@ -225,9 +233,9 @@ mod tests {
     fn a_sample_of_the_future_has_the_time_at_which_it_came() {
         let telemetry = Telemetry::default();
         let now = 1_000_000;
-        telemetry.record(&id("n-1"), sample(now + 4_000, 0), now);
-        telemetry.record(&id("n-1"), sample(now + 3_600_000, 0), now + 1_000);
-        telemetry.record(&id("n-1"), sample(0, 3), now + 2_000);
+        telemetry.record(&id("n-1"), &sample(now + 4_000, 0), now).unwrap();
+        telemetry.record(&id("n-1"), &sample(now + 3_600_000, 0), now + 1_000).unwrap();
+        telemetry.record(&id("n-1"), &sample(0, 3), now + 2_000).unwrap();
         assert_eq!(times(&telemetry, "n-1"), [now + 4_000, now + 1_000, now + 2_000]);
         let counts = telemetry.counts(&id("n-1")).unwrap();
         assert_eq!(counts, Counts { received: 3, dropped: 3, hasty: 0, untimely: 2 });
@@ -238,7 +246,7 @@ mod tests {
         let telemetry = Telemetry::default();
         let mut watcher = telemetry.subscribe();
         for ms in 0..1_000 {
-            telemetry.record(&id("n-1"), sample(50_000 + ms, 0), 50_000 + ms);
+            telemetry.record(&id("n-1"), &sample(50_000 + ms, 0), 50_000 + ms).unwrap();
         }
         assert_eq!(times(&telemetry, "n-1"), [50_000, 50_250, 50_500, 50_750]);
         assert_eq!(telemetry.counts(&id("n-1")).unwrap().hasty, 996);
@@ -254,7 +262,7 @@ mod tests {
         let telemetry = Telemetry::default();
         for (number, node) in ["n-1", "n-2", "n-1", "n-2", "n-1"].into_iter().enumerate() {
             let now = 1_000_000 + 1_000 * number as u64;
-            telemetry.record(&id(node), sample(now, 0), now);
+            telemetry.record(&id(node), &sample(now, 0), now).unwrap();
         }
         let numbers = |number| {
             let (missed, newest) = telemetry.missed(number);

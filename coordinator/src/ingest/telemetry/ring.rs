@@ -2,13 +2,14 @@
 //! newest one whole.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use gangline_common::ids::GpuId;
+use gangline_common::wire::WireError;
+use gangline_common::wire::frame::{Frame, Kind};
 use gangline_common::wire::v1::NodeSample;
 
 use super::series::{
-    self, GPU, GPU_BYTES, GpuReading, HOST, HOST_BYTES, HostReading, pack, unpack,
+    self, GPU, GPU_BYTES, GpuReading, HOST, HOST_BYTES, HostReading, Totals, pack, unpack,
 };
 
 /// Samples kept as they came: two minutes at 1 Hz.
@@ -111,10 +112,14 @@ impl Mean {
 }
 
 /// Everything that is kept of one node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Node {
-    pub newest: Arc<NodeSample>,
-    /// When the newest one came.
+    /// The newest sample as it came. Decoded, it is twice as large and in dozens of places on the heap,
+    /// none of them in a cache when the next one replaces it; and hardly anybody asks for it.
+    newest: Vec<u8>,
+    /// Of the newest; `None` before the first.
+    pub totals: Option<Totals>,
+    /// When the newest one that is in a ring came.
     pub received_ms: u64,
     gpus: Vec<GpuId>,
     fine: Ring,
@@ -136,16 +141,19 @@ pub struct Counts {
 }
 
 impl Node {
-    pub fn new(newest: Arc<NodeSample>) -> Self {
-        Node {
-            newest,
-            received_ms: 0,
-            gpus: Vec::new(),
-            fine: Ring::default(),
-            coarse: Ring::default(),
-            building: None,
-            counts: Counts::default(),
+    /// Keeps the frame of the newest sample, in the memory of the one before if that suits.
+    pub fn replace_newest(&mut self, frame: &Frame) {
+        self.newest.clear();
+        if self.newest.capacity() / 2 > frame.body.len() {
+            self.newest = Vec::new();
         }
+        self.newest.reserve_exact(frame.body.len());
+        self.newest.extend_from_slice(&frame.body);
+    }
+
+    /// The newest sample; an error before the first.
+    pub fn newest(&self) -> Result<NodeSample, WireError> {
+        NodeSample::from_frame(&Frame::new(Kind::Sample, self.newest.clone())?)
     }
 
     /// GPUs in the order of the readings.
@@ -162,14 +170,21 @@ impl Node {
         host: HostReading,
         gpus: &[(&GpuId, &GpuReading)],
     ) {
-        self.make_room_for(gpus);
-        let mut values = vec![[None; GPU.len()]; self.gpus.len()];
-        for (uuid, reading) in gpus {
-            let slot = self.gpus.iter().position(|known| known == *uuid);
-            if let Some(place) = slot.and_then(|slot| values.get_mut(slot)) {
-                *place = **reading;
-            }
-        }
+        // The same GPUs in the same order, nearly always.
+        let values =
+            if self.fine.stride > 0 && self.gpus.iter().eq(gpus.iter().map(|(uuid, _)| *uuid)) {
+                gpus.iter().map(|(_, reading)| **reading).collect()
+            } else {
+                self.make_room_for(gpus);
+                let mut values = vec![[None; GPU.len()]; self.gpus.len()];
+                for (uuid, reading) in gpus {
+                    let slot = self.gpus.iter().position(|known| known == *uuid);
+                    if let Some(place) = slot.and_then(|slot| values.get_mut(slot)) {
+                        *place = **reading;
+                    }
+                }
+                values
+            };
         let record = Record { number, time_ms, dropped, host, gpus: values };
         self.fine.push(&packed(&record), FINE);
         self.average(&record);
@@ -331,15 +346,7 @@ fn unpacked(bytes: &[u8]) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gangline_common::wire::v1::HostSample;
-
-    fn node() -> Node {
-        let host = HostSample::default();
-        let (gpus, ports, collectors) = (Vec::new(), Vec::new(), Vec::new());
-        let (wall_ms, dropped, interval_ms) = (0, 0, 1000);
-        let sample = NodeSample { wall_ms, dropped, interval_ms, host, gpus, ports, collectors };
-        Node::new(Arc::new(sample))
-    }
+    use gangline_common::wire::v1::GpuSample;
 
     fn push(node: &mut Node, number: u64, time_ms: u64, dropped: u32, gpus: &[(&str, f64)]) {
         let gpu = |(uuid, busy): &(&str, f64)| {
@@ -354,7 +361,7 @@ mod tests {
 
     #[test]
     fn two_minutes_and_an_hour_are_kept() {
-        let mut node = node();
+        let mut node = Node::default();
         for second in 0..5000_u64 {
             let busy = (second % 100) as f64;
             push(&mut node, second + 1, second * 1000, 0, &[("GPU-a", busy)]);
@@ -376,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_gpu_may_come_and_go() {
-        let mut node = node();
+        let mut node = Node::default();
         push(&mut node, 1, 1000, 2, &[("GPU-a", 1.0)]);
         push(&mut node, 2, 2000, 0, &[("GPU-b", 2.0), ("GPU-a", 3.0)]);
         push(&mut node, 3, 3000, 0, &[]);
@@ -395,7 +402,7 @@ mod tests {
 
     #[test]
     fn new_names_for_ever_do_not_grow_it() {
-        let mut node = node();
+        let mut node = Node::default();
         for number in 1..2000_u64 {
             let uuid = format!("GPU-{number}");
             push(&mut node, number, number * 1000, 0, &[(&uuid, 1.0)]);
@@ -407,10 +414,26 @@ mod tests {
         assert_eq!(node.gpus().len(), MAX_GPUS);
     }
 
+    #[test]
+    fn the_newest_sample_comes_back_and_its_memory_follows_its_size() {
+        let sample = |interval_ms, text: &str| NodeSample {
+            interval_ms,
+            gpus: vec![GpuSample::unread(GpuId(text.to_owned()))],
+            ..NodeSample::default()
+        };
+        let mut node = Node::default();
+        assert!(node.newest().is_err());
+        for sample in [sample(1000, "a"), sample(2000, &"a".repeat(10_000)), sample(3000, "b")] {
+            node.replace_newest(&sample.to_frame().unwrap());
+            assert_eq!(node.newest().unwrap(), sample);
+            assert!(node.newest.capacity() <= 2 * node.newest.len() + 1);
+        }
+    }
+
     /// The goal is 10,000 nodes with 8 GPUs in less than 1 GiB, connections and all.
     #[test]
     fn an_hour_of_a_node_with_eight_gpus_is_small() {
-        let mut node = node();
+        let mut node = Node::default();
         let uuids: Vec<String> =
             (0..8).map(|n| format!("GPU-aaaaaaaa-bbbb-cccc-dddd-00000000000{n}")).collect();
         let gpus: Vec<(&str, f64)> = uuids.iter().map(|uuid| (uuid.as_str(), 50.0)).collect();

@@ -161,16 +161,38 @@ pub struct Reading {
     pub gpus: Vec<GpuReading>,
 }
 
+/// What is asked of a sample after it came, and not only by who looks at the node: what rates are made of,
+/// and its clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Totals {
+    /// What the node's clock is ahead.
+    pub clock_offset_ms: Option<i64>,
+    wall_ms: u64,
+    network_bytes: Option<u64>,
+    rdma_bytes: Option<u64>,
+}
+
+impl Totals {
+    pub fn of(sample: &NodeSample) -> Self {
+        Totals {
+            clock_offset_ms: sample.host.clock_offset_ms,
+            wall_ms: sample.wall_ms,
+            network_bytes: network_bytes(sample),
+            rdma_bytes: rdma_bytes(sample),
+        }
+    }
+}
+
 impl Reading {
-    /// Rates are from the sample before, by the node's own clock.
-    pub fn of(sample: &NodeSample, before: Option<&NodeSample>) -> Self {
+    /// Rates are from the sample before, by the node's own clock. `now` is of the sample.
+    pub fn of(sample: &NodeSample, now: &Totals, before: Option<&Totals>) -> Self {
         let host = &sample.host;
         let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
-        let rate = |counter: &dyn Fn(&NodeSample) -> Option<u64>| {
+        let rate = |counter: fn(&Totals) -> Option<u64>| {
             let before = before?;
-            let ms = sample.wall_ms.checked_sub(before.wall_ms).filter(|ms| *ms > 0)?;
+            let ms = now.wall_ms.checked_sub(before.wall_ms).filter(|ms| *ms > 0)?;
             // A counter that went backwards began anew.
-            let more = counter(sample)?.checked_sub(counter(before)?)?;
+            let more = counter(now)?.checked_sub(counter(before)?)?;
             Some(more as f64 * 1000.0 / ms as f64)
         };
         Reading {
@@ -178,8 +200,8 @@ impl Reading {
                 host.cpu_busy_pct.map(f64::from),
                 bytes(host.memory_used_bytes),
                 host.load1.map(f64::from),
-                rate(&network_bytes),
-                rate(&rdma_bytes),
+                rate(|totals| totals.network_bytes),
+                rate(|totals| totals.rdma_bytes),
             ],
             gpus: sample.gpus.iter().map(gpu_reading).collect(),
         }
@@ -276,7 +298,7 @@ mod tests {
     #[test]
     fn rates_are_between_two_samples() {
         let rates = |old: &NodeSample, new: &NodeSample| {
-            let host = Reading::of(new, Some(old)).host;
+            let host = Reading::of(new, &Totals::of(new), Some(&Totals::of(old))).host;
             (host[3], host[4])
         };
         let old = sample(1_000, 500, &[1000, 0]);
@@ -285,7 +307,7 @@ mod tests {
         assert_eq!(rates(&old, &sample(2_000, 0, &[2000, 0])), (None, Some(2000.0)));
         assert_eq!(rates(&old, &sample(1_000, 900, &[1500, 500])), (None, None));
         assert_eq!(rates(&old, &sample(2_000, 500, &[])), (Some(0.0), None));
-        assert_eq!(Reading::of(&old, None).host[3], None);
+        assert_eq!(Reading::of(&old, &Totals::of(&old), None).host[3], None);
     }
 
     #[test]
