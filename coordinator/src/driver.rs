@@ -32,8 +32,9 @@ const FULL: usize = 192;
 /// Failed attempts that wait to be looked at.
 const EXAMINATIONS: usize = 1024;
 /// Words of nodes wait so long for others at most: to wake the driver for each of ten thousand a second
-/// takes more time than to hear them.
-const GATHER: Duration = Duration::from_millis(5);
+/// takes more time than to hear them. A node is suspect so much later at most: a hundredth of the time
+/// that it may be silent.
+const GATHER: Duration = Duration::from_millis(25);
 /// The clock event.
 const TICK: Duration = Duration::from_millis(250);
 
@@ -227,10 +228,12 @@ impl Loop {
 
     fn take(&mut self, envelope: Envelope, batch: &mut Batch) {
         batch.asked.extend(envelope.reply);
+        // One moment for all: those that were gathered have waited longer than they take.
+        let now = Timestamp::now();
         for event in self.gathered.take().into_iter().chain(envelope.event) {
             let name = event.name();
             let before = batch.effects.writes.len();
-            self.core.take(event, Timestamp::now(), &mut batch.effects);
+            self.core.take(event, now, &mut batch.effects);
             let writes = batch.effects.writes.len() - before;
             tracing::debug!(event = name, writes, "taken");
         }
