@@ -15,7 +15,9 @@ pub const MAX_EVIDENCE: usize = 240;
 pub const MAX_REASON: usize = 160;
 /// Most reasons of one condition that are told apart.
 const MAX_REASONS: usize = 8;
-/// Between two readings of one calm, or of one time that must be bad as a whole.
+/// Between two bad readings of a time that must be bad as a whole.
+const MAX_GAP_MS: u64 = 30_000;
+/// Between two good readings of one calm.
 const MAX_SILENCE_MS: u64 = 5 * MINUTE_MS;
 /// So many good readings after a reboot are a passed check.
 const PASSES: u8 = 2;
@@ -154,7 +156,7 @@ impl Latch {
     fn rise(&mut self, row: &Row, bad: Bad, at: At) {
         let now = Rising { reads: 0, since: at.ms, last: at.ms, level: bad.level };
         // What must be so for a while is not known to have been so in a silence.
-        let goes_on = |r: &Rising| row.bad_for_ms == 0 || at.since(r.last) <= MAX_SILENCE_MS;
+        let goes_on = |r: &Rising| row.bad_for_ms == 0 || at.since(r.last) <= MAX_GAP_MS;
         let mut rising = self.rising.filter(goes_on).unwrap_or(now);
         rising.last = at.ms;
         rising.reads = rising.reads.saturating_add(1);

@@ -238,6 +238,8 @@ pub struct Row {
     pub before_start: Option<BeforeStart>,
     /// Only events raise it: without one there is nothing to read.
     pub events_only: bool,
+    /// It compares parts that do the same: where there are none, nobody is blind.
+    pub compares: bool,
 }
 
 impl Row {
@@ -301,6 +303,7 @@ macro_rules! rules {
                                 bad_for_ms: 0,
                                 before_start: None,
                                 events_only: false,
+                                compares: false,
                             }
                         };
                         &ROW
@@ -398,7 +401,7 @@ rules! {
     GpuClock "gpu-clock" 7 Gpu Degraded HardwareInspection Trial {
         "under load for 5 minutes, the SM clock is below 80 % of the median of three other GPUs and more that the same gang has here: degraded",
         "compare temperature, power and clock event reasons with its neighbours",
-        bad_for_ms: 5 * MINUTE_MS,
+        clearing: Clearing::Expires(DAY_MS), bad_for_ms: 5 * MINUTE_MS, compares: true,
     }
     GpuTemperature "gpu-temperature" 8 Gpu Warning HardwareInspection Acts {
         "5 °C or less below the slowdown temperature: warning",

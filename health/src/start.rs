@@ -70,8 +70,7 @@ impl Engine {
         }
     }
 
-    /// What cannot be seen from here, in a fixed order. It is not known to be healthy. Of rules on trial
-    /// nobody needs to know.
+    /// What cannot be seen from here, in a fixed order. It is not known to be healthy.
     pub fn blind(&self, now: Timestamp) -> Vec<Blind> {
         let at = self.clock.at(now);
         let mut blind = BTreeSet::new();
@@ -81,7 +80,7 @@ impl Engine {
                 blind.insert(Blind { rule, component: Some(component.clone()), why });
             }
             for (rule, latch) in &part.latches {
-                if self.config.is_on_trial(*rule) {
+                if rule.row().compares {
                     continue;
                 }
                 let recent =
@@ -98,8 +97,8 @@ impl Engine {
                 .parts
                 .values()
                 .any(|part| part.latches.contains_key(rule) || part.blind.contains_key(rule));
-            let is_tried = self.config.is_on_trial(*rule);
-            if !known && !is_tried && !row.events_only && self.has_parts_of(row.scope) {
+            let is_awaited = !row.events_only && !row.compares;
+            if !known && is_awaited && self.has_parts_of(row.scope) {
                 let why = "no reading yet".to_owned();
                 blind.insert(Blind { rule: *rule, component: None, why });
             }

@@ -416,7 +416,6 @@ fn short_address(address: &str) -> String {
     }
 }
 
-/// What is not new is absent.
 /// What the GPU does, if it is under load.
 fn work(sample: &GpuSample, gang: Option<&GangId>) -> Option<Work> {
     sample.utilization_pct.filter(|pct| *pct >= WORK_PCT)?;
@@ -427,6 +426,7 @@ fn work(sample: &GpuSample, gang: Option<&GangId>) -> Option<Work> {
     })
 }
 
+/// What is not new is absent.
 fn gpu(sample: &GpuSample, holders: &Holders, new: New) -> Gpu {
     let uuid = GpuId(sample.uuid.clone());
     let holder = holders.get(&uuid);

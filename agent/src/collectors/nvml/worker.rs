@@ -201,7 +201,8 @@ impl<'nvml> Gpus<'nvml> {
         let indices: Vec<u32> = indices.take(PEERS).collect();
         let known = self.slots.iter_mut().filter_map(|slot| {
             let gpu = slot.identity.as_ref()?;
-            let others = indices.iter().copied().filter(|index| *index != gpu.index);
+            let asks = indices.contains(&gpu.index);
+            let others = indices.iter().copied().filter(|index| asks && *index != gpu.index);
             let sample = read::sample(nvml, gpu.index, &gpu.uuid, others, &mut slot.memory, now);
             let xids = seen.of(&gpu.uuid, now.boot_ms);
             Some(GpuSample {
