@@ -32,6 +32,8 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 const WORDS_EVERY: Duration = Duration::from_secs(30);
 /// What only counts further is written down at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// What could not be written is tried again after so long.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// Where the watch gets what it judges.
 pub struct Sources {
@@ -76,6 +78,7 @@ pub struct Watch {
     standing: Vec<Condition>,
     path: PathBuf,
     saved_at: Option<Instant>,
+    failed_at: Option<Instant>,
     /// What the node has, as it was written down last.
     saved: Registered,
 }
@@ -93,7 +96,19 @@ impl Watch {
         let judge = Arc::new(Mutex::new(judge));
         let gate = Gate::new(Arc::clone(&judge));
         let (standing, saved) = (Vec::new(), Registered::default());
-        (Watch { judge, said, said_at: None, standing, path, saved_at: None, saved }, gate)
+        (
+            Watch {
+                judge,
+                said,
+                said_at: None,
+                standing,
+                path,
+                saved_at: None,
+                failed_at: None,
+                saved,
+            },
+            gate,
+        )
     }
 
     /// Runs until it is dropped.
@@ -150,9 +165,11 @@ impl Watch {
         let news = self.said_at.is_none() || !same;
         // What a node has is written down as soon as it is known: an agent that ends now must miss it later.
         let due = self.saved_at.is_none_or(|at| at.elapsed() >= SAVE_EVERY);
-        if news || due || registered.is_some() {
+        let may_try = self.failed_at.is_none_or(|at| at.elapsed() >= TRY_AGAIN);
+        if news || due || registered.is_some() && may_try {
             self.saved_at = Some(Instant::now());
             let is_written = self.save().await;
+            self.failed_at = (!is_written).then(Instant::now);
             if let Some(registered) = registered.filter(|_| is_written) {
                 self.saved = registered;
             }
