@@ -79,8 +79,9 @@ impl Default for Telemetry {
 
 impl Telemetry {
     pub fn latest(&self, node: &NodeId) -> Option<NodeSample> {
-        // It was read when it came.
-        self.lock().nodes.get(node)?.newest().ok()
+        // It was read when it came. Reading it again holds up nobody else.
+        let frame = self.lock().nodes.get(node)?.newest().ok()?;
+        NodeSample::from_frame(&frame).ok()
     }
 
     /// How far a node's clock is ahead of this one, in milliseconds, as the node measured it last.

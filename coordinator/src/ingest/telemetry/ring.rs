@@ -6,7 +6,6 @@ use std::ops::Range;
 use gangline_common::ids::GpuId;
 use gangline_common::wire::WireError;
 use gangline_common::wire::frame::{Frame, Kind};
-use gangline_common::wire::v1::NodeSample;
 
 use super::series::{
     self, GPU, GPU_BYTES, GpuReading, HOST, HOST_BYTES, HostReading, Totals, pack, unpack,
@@ -151,9 +150,9 @@ impl Node {
         self.newest.extend_from_slice(&frame.body);
     }
 
-    /// The newest sample; an error before the first.
-    pub fn newest(&self) -> Result<NodeSample, WireError> {
-        NodeSample::from_frame(&Frame::new(Kind::Sample, self.newest.clone())?)
+    /// That of the newest sample; an error before the first.
+    pub fn newest(&self) -> Result<Frame, WireError> {
+        Frame::new(Kind::Sample, self.newest.clone())
     }
 
     /// GPUs in the order of the readings.
@@ -346,7 +345,7 @@ fn unpacked(bytes: &[u8]) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gangline_common::wire::v1::GpuSample;
+    use gangline_common::wire::v1::{GpuSample, NodeSample};
 
     fn push(node: &mut Node, number: u64, time_ms: u64, dropped: u32, gpus: &[(&str, f64)]) {
         let gpu = |(uuid, busy): &(&str, f64)| {
@@ -425,7 +424,7 @@ mod tests {
         assert!(node.newest().is_err());
         for sample in [sample(1000, "a"), sample(2000, &"a".repeat(10_000)), sample(3000, "b")] {
             node.replace_newest(&sample.to_frame().unwrap());
-            assert_eq!(node.newest().unwrap(), sample);
+            assert_eq!(NodeSample::from_frame(&node.newest().unwrap()).unwrap(), sample);
             assert!(node.newest.capacity() <= 2 * node.newest.len() + 1);
         }
     }
