@@ -170,6 +170,9 @@ impl Inner {
             Write::RuleTrial(trial) => {
                 self.rule_trials.insert(trial.rule.clone(), trial.clone());
             }
+            Write::ForgetRuleTrial { rule } => {
+                self.rule_trials.remove(rule);
+            }
             Write::ForgetSecret { project, name } => {
                 self.secrets.remove(&(project.clone(), name.clone()));
             }

@@ -492,7 +492,18 @@ fn what_a_rule_on_trial_finds_is_held_against_what_other_rules_and_jobs_say() {
     assert_eq!(tally(&fleet), (0, 0, 4));
     say(&mut fleet, &others[0], vec![broken.clone(), fatal("gpu:b")]);
     assert_eq!((tally(&fleet), precision(&fleet)), ((1, 0, 3), Some(1.0)));
+    // Nor what is less bad, nor what a part has for a node.
+    let warning = Condition { rule: "hot".to_owned(), ..condition("gpu:c", Level::Warning) };
+    say(&mut fleet, &others[1], vec![idle.clone(), warning, fatal("gpu:x")]);
+    assert_eq!(tally(&fleet), (1, 0, 3));
+    // Work that went well for a moment says nothing.
     fleet.exit_ranks("job", 0);
+    assert_eq!((fleet.state("job"), tally(&fleet)), (JobState::Succeeded, (1, 0, 3)));
+    fleet.submit("longer", &command("longer", 4));
+    fleet.settle();
+    assert_eq!(runs_on(&fleet, "longer"), [format!("n-{host}")], "the others are cordoned");
+    fleet.live(&["n1", "n2", "n3"], 700);
+    fleet.exit_ranks("longer", 0);
     fleet.settle();
     assert_eq!((tally(&fleet), precision(&fleet)), ((1, 1, 2), Some(0.5)));
     // All of it is stored.
@@ -551,11 +562,24 @@ fn an_attempt_that_its_node_is_to_blame_for_confirms_and_findings_are_bounded() 
         let one = tried(&fleet, &format!("gpu:{n}"));
         say(&mut fleet, other, vec![one]);
     }
-    let trial = fleet.core.rule_trials().next().unwrap();
-    assert_eq!((trial.findings.len(), trial.over.confirmed), (MAX_FINDINGS, 1));
-    for n in 0..MAX_RULES {
-        let one = Condition { rule: format!("rule-{n}"), ..tried(&fleet, "node") };
-        say(&mut fleet, other, vec![one]);
-    }
+    // Whatever is said of more than can be followed pushes nothing out.
+    assert_eq!(tally(&fleet), (1, 0, MAX_FINDINGS as u64 - 1));
+    let rule =
+        |n: usize| format!("rule-{}{}", ('a'..).nth(n / 8).unwrap(), ('a'..).nth(n % 8).unwrap());
+    let tried_by = |fleet: &Fleet, n: usize| Condition { rule: rule(n), ..tried(fleet, "node") };
+    let many: Vec<Condition> = (0..MAX_RULES).map(|n| tried_by(&fleet, n)).collect();
+    say(&mut fleet, other, many);
+    let has = |fleet: &Fleet, n: usize| fleet.core.rule_trials().any(|trial| trial.rule == rule(n));
     assert_eq!(fleet.core.rule_trials().count(), MAX_RULES);
+    assert!(has(&fleet, 0) && !has(&fleet, MAX_RULES - 1));
+    let odd = Condition { rule: "A \"rule\"".to_owned(), ..tried(&fleet, "node") };
+    let long = tried(&fleet, &"x".repeat(300));
+    say(&mut fleet, other, vec![odd, long]);
+    // A rule that has found nothing for a day makes room.
+    fleet.now = fleet.now.plus_ms(WINDOW_MS);
+    fleet.live(&["n1", "n2"], 2);
+    let late = tried_by(&fleet, MAX_RULES);
+    say(&mut fleet, other, vec![late]);
+    assert_eq!(fleet.core.rule_trials().count(), MAX_RULES);
+    assert!(has(&fleet, MAX_RULES));
 }

@@ -85,6 +85,9 @@ pub enum Write {
     ForgetNodeTest {
         job: JobId,
     },
+    ForgetRuleTrial {
+        rule: String,
+    },
     ForgetAccount {
         gang: GangId,
     },
@@ -437,6 +440,7 @@ impl Write {
             | Write::ForgetSecret { .. }
             | Write::ForgetPool { .. }
             | Write::ForgetNodeTest { .. }
+            | Write::ForgetRuleTrial { .. }
             | Write::ForgetAccount { .. }
             | Write::ForgetWebhook { .. }
             | Write::ForgetDelivery { .. }

@@ -162,6 +162,10 @@ impl Gang {
     }
 
     /// The nodes of the gang, each once, in order.
+    pub fn uses(&self, node: &NodeId) -> bool {
+        self.members.values().any(|member| member.node == *node)
+    }
+
     pub fn nodes(&self) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.members.values().map(|m| m.node.clone()).collect();
         nodes.sort();

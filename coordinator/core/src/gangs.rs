@@ -465,7 +465,7 @@ impl Core {
             self.end_job(&gang.job, &outcome, now, out);
             if outcome == Outcome::Succeeded {
                 self.trust_after(&gang, now, out);
-                self.refute_findings(&gang, out);
+                self.refute_findings(&gang, now, out);
             }
             match outcome.terminal_state() {
                 None if keeps => self.go_on(&gang, now, out),

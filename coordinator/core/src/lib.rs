@@ -334,6 +334,9 @@ impl Core {
             Write::RuleTrial(trial) => {
                 self.rule_trials.insert(trial.rule.clone(), trial);
             }
+            Write::ForgetRuleTrial { rule } => {
+                self.rule_trials.remove(&rule);
+            }
             Write::Idempotency(record) => {
                 self.idempotency.insert((record.user.clone(), record.key.clone()), record);
             }

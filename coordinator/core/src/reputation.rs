@@ -16,7 +16,6 @@ use super::gang::Gang;
 use super::health::Level;
 use super::node::{Node, Reachability};
 use super::recovery::{Again, Cause, Verdict};
-use super::trials::WHOLE_NODE;
 
 /// After this long, doubt counts half.
 pub const HALF_LIFE_MS: u64 = 24 * 3_600_000;
@@ -114,7 +113,7 @@ impl Core {
         let why = format!("an attempt failed here: {} ({})", verdict.category, verdict.sub_code);
         for node in blamed {
             if milli == BLAMED {
-                self.confirm_findings(&node, WHOLE_NODE, &why, out);
+                self.confirm_by_attempt(&node, &why, out);
             }
             self.doubt(&node, milli, &why, now, out);
         }

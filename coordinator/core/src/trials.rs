@@ -1,10 +1,11 @@
 //! What rules on trial have found, and what came of it.
 //!
 //! A new health rule is only shown at first. What it finds is kept for a day, once for each part, and
-//! held against what happens there meanwhile: a rule that acts finds the part broken, or an attempt
-//! fails and its node is to blame; or work ends well. From the tally a person sees whether the rule may
-//! act.
+//! held against what happens there meanwhile: a rule that acts finds the same part no better, or an
+//! attempt fails and its node is to blame; or work that needs the part goes well. From the tally a person
+//! sees whether the rule may act.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gangline_common::ids::NodeId;
@@ -16,18 +17,24 @@ use super::gang::{Gang, GangState};
 use super::health::{Condition, Level};
 use super::node::Node;
 
-/// Rules that are followed; findings of more are not counted.
+/// Rules that are followed. Another one takes the place of one that has found nothing for a day.
 pub const MAX_RULES: usize = 64;
-/// Findings of a rule that wait for their day to end; the oldest is judged early.
+/// Parts of a day that are followed for a rule. Of more it finds nothing that counts until the day of the
+/// oldest is over: they were found together, and would tell the same.
 pub const MAX_FINDINGS: usize = 256;
+/// Longest name of a rule and of a part, in bytes; others are not followed.
+const MAX_RULE: usize = 40;
+const MAX_PART: usize = 256;
 /// For so long, a finding is held against what happens.
 pub const WINDOW_MS: u64 = 24 * 3_600_000;
 /// A condition that is older by its node's clock has been found before, or nobody listened then.
 const NEW_MS: u64 = WINDOW_MS / 2;
+/// Work that went well for less than this says nothing.
+const LEAST_WORK_MS: u64 = 600_000;
 /// Longest explanation, in characters.
 const MAX_WHY: usize = 200;
 /// Name of the part that a condition of the node itself is about.
-pub(super) const WHOLE_NODE: &str = "node";
+const WHOLE_NODE: &str = "node";
 
 /// A rule on trial.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,7 +50,7 @@ pub struct RuleTrial {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     pub confirmed: u64,
-    /// Work that needed the part ended well, or runs still.
+    /// Nothing confirmed it, and work that needed the part went well.
     pub refuted: u64,
     /// Nothing happened there that would tell.
     pub untold: u64,
@@ -54,6 +61,7 @@ pub struct Tally {
 pub struct Finding {
     pub node: NodeId,
     pub component: String,
+    pub level: Level,
     /// When the condition began, by the node's wall clock.
     pub since_ms: u64,
     pub found: Timestamp,
@@ -64,8 +72,9 @@ pub struct Finding {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
     None,
+    /// So far: a part may work and be found out later.
     Refuted,
-    /// Final: a part that was broken once has been found rightly.
+    /// A part that was broken once has been found rightly.
     Confirmed {
         why: String,
     },
@@ -103,31 +112,29 @@ impl RuleTrial {
     fn has(&self, node: &NodeId, component: &str) -> bool {
         self.findings.iter().any(|finding| finding.node == *node && finding.component == component)
     }
-
-    /// The oldest finding is judged by what is known of it.
-    fn close_oldest(&mut self) {
-        if !self.findings.is_empty() {
-            self.over.add(&self.findings.remove(0).proof);
-        }
-    }
 }
 
 impl Finding {
-    fn is_about(&self, node: &NodeId, component: &str) -> bool {
-        let is_part = |name: &str| name == WHOLE_NODE || name == self.component;
-        self.node == *node && (is_part(component) || self.component == WHOLE_NODE)
-    }
-
     fn is_over(&self, now: Timestamp) -> bool {
         now.ms_since(self.found) >= WINDOW_MS
     }
 
-    /// Whether a gang uses what the finding is about.
+    /// Whether a gang needs what the finding is about.
     fn concerns(&self, gang: &Gang) -> bool {
-        let gpu = self.component.strip_prefix("gpu:");
-        let mut members = gang.members_on(&self.node);
-        members.any(|(_, member)| gpu.is_none_or(|gpu| member.gpus.iter().any(|g| g.0 == gpu)))
+        match self.component.split_once(':') {
+            Some(("gpu", gpu)) => gang
+                .members_on(&self.node)
+                .any(|(_, member)| member.gpus.iter().any(|held| held.0 == gpu)),
+            // Whoever is alone speaks to nobody.
+            Some(("port", _)) => gang.uses(&self.node) && gang.nodes().len() > 1,
+            _ => gang.uses(&self.node),
+        }
     }
+}
+
+/// What a rule calls itself, if that may be a label.
+fn is_plain(rule: &str) -> bool {
+    rule.len() <= MAX_RULE && rule.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
 }
 
 impl Core {
@@ -137,64 +144,95 @@ impl Core {
 
     /// Takes note of what rules on trial find on a node, and of what the others find to be broken there.
     pub(super) fn note_findings(&mut self, node: &Node, now: Timestamp, out: &mut Effects) {
-        for condition in &node.health.conditions {
-            if condition.shadow && condition.level > Level::Info {
-                self.note_finding(node, condition, now, out);
+        let mut news: BTreeMap<String, RuleTrial> = BTreeMap::new();
+        for condition in node.health.conditions.iter().filter(|condition| condition.shadow) {
+            let Condition { rule, component, level, since_ms, .. } = condition;
+            let is_new = now.wall_ms.saturating_sub(*since_ms) < NEW_MS;
+            if *level == Level::Info || !is_new || !is_plain(rule) || component.len() > MAX_PART {
+                continue;
             }
+            let known = news.get(rule).or_else(|| Some(&**self.rule_trials.get(rule)?)).cloned();
+            let mut trial = match known {
+                Some(trial) => trial,
+                None if self.makes_room_for_a_rule(&news, out) => {
+                    RuleTrial { rule: rule.clone(), ..RuleTrial::default() }
+                }
+                None => continue,
+            };
+            if trial.findings.len() >= MAX_FINDINGS || trial.has(&node.id, component) {
+                continue;
+            }
+            trial.findings.push(Finding {
+                node: node.id.clone(),
+                component: component.clone(),
+                level: *level,
+                since_ms: *since_ms,
+                found: now,
+                proof: Proof::None,
+            });
+            news.insert(rule.clone(), trial);
         }
-        for condition in node.standing().filter(|c| c.level >= Level::DrainAfterJob) {
+        for trial in news.into_values() {
+            self.put(Write::RuleTrial(Arc::new(trial)), out);
+        }
+        for condition in node.standing().filter(|condition| condition.level > Level::Info) {
             let why = format!("{}: {}", condition.rule, condition.reason);
-            self.confirm_findings(&node.id, &condition.component, &why, out);
+            let about = &condition.component;
+            self.confirm_findings(&node.id, out, &why, |finding| {
+                let is_as_bad = condition.level >= finding.level.min(Level::DrainAfterJob);
+                is_as_bad && (about == WHOLE_NODE || *about == finding.component)
+            });
         }
     }
 
-    fn note_finding(
+    /// Whether another rule can be followed, beside those of which there is news.
+    fn makes_room_for_a_rule(
         &mut self,
-        node: &Node,
-        condition: &Condition,
-        now: Timestamp,
+        news: &BTreeMap<String, RuleTrial>,
         out: &mut Effects,
-    ) {
-        let trial = self.rule_trials.get(&condition.rule);
-        let is_room = trial.is_some() || self.rule_trials.len() < MAX_RULES;
-        let is_known = trial.is_some_and(|trial| trial.has(&node.id, &condition.component));
-        if !is_room || is_known || now.wall_ms.saturating_sub(condition.since_ms) >= NEW_MS {
-            return;
+    ) -> bool {
+        let new = news.keys().filter(|rule| !self.rule_trials.contains_key(*rule)).count();
+        if self.rule_trials.len() + new < MAX_RULES {
+            return true;
         }
-        let mut trial = trial.map(|trial| RuleTrial::clone(trial)).unwrap_or_default();
-        trial.rule = condition.rule.clone();
-        while trial.findings.len() >= MAX_FINDINGS {
-            trial.close_oldest();
-        }
-        trial.findings.push(Finding {
-            node: node.id.clone(),
-            component: condition.component.clone(),
-            since_ms: condition.since_ms,
-            found: now,
-            proof: Proof::None,
-        });
-        self.put(Write::RuleTrial(Arc::new(trial)), out);
+        let is_idle =
+            |trial: &&Arc<RuleTrial>| trial.findings.is_empty() && !news.contains_key(&trial.rule);
+        let idle = self.rule_trials.values().find(is_idle);
+        let Some(rule) = idle.map(|trial| trial.rule.clone()) else { return false };
+        self.put(Write::ForgetRuleTrial { rule }, out);
+        true
     }
 
-    /// A part of a node, or the node itself, has turned out to be broken.
-    pub(super) fn confirm_findings(
+    /// An attempt has failed, and this node is to blame.
+    pub(super) fn confirm_by_attempt(&mut self, node: &NodeId, why: &str, out: &mut Effects) {
+        self.confirm_findings(node, out, why, |_| true);
+    }
+
+    /// The findings on a node of which this is true were right.
+    fn confirm_findings(
         &mut self,
         node: &NodeId,
-        component: &str,
-        why: &str,
         out: &mut Effects,
+        why: &str,
+        is_right: impl Fn(&Finding) -> bool,
     ) {
         self.judge_findings(out, |finding| {
             let is_open = !matches!(finding.proof, Proof::Confirmed { .. });
             let why = || why.chars().take(MAX_WHY).collect();
-            (is_open && finding.is_about(node, component)).then(|| Proof::Confirmed { why: why() })
+            (finding.node == *node && is_open && is_right(finding))
+                .then(|| Proof::Confirmed { why: why() })
         });
     }
 
     /// The work of a gang has ended well.
-    pub(super) fn refute_findings(&mut self, gang: &Gang, out: &mut Effects) {
+    pub(super) fn refute_findings(&mut self, gang: &Gang, now: Timestamp, out: &mut Effects) {
+        let attempt = self.attempts.get(&(gang.job.clone(), gang.attempt));
+        let Some(started) = attempt.map(|attempt| attempt.started) else { return };
+        let worked_ms = now.ms_since(started);
         self.judge_findings(out, |finding| {
-            (finding.proof == Proof::None && finding.concerns(gang)).then_some(Proof::Refuted)
+            let worked_ms = worked_ms.min(now.ms_since(finding.found));
+            let is_open = finding.proof == Proof::None && worked_ms >= LEAST_WORK_MS;
+            (is_open && finding.concerns(gang)).then_some(Proof::Refuted)
         });
     }
 
@@ -228,7 +266,7 @@ impl Core {
             let ended: Vec<Finding> = ended;
             trial.findings = stay;
             for finding in ended {
-                let runs_on = finding.proof == Proof::None && self.runs_on(&finding, now);
+                let runs_on = finding.proof == Proof::None && self.runs_on(&finding);
                 let proof = if runs_on { Proof::Refuted } else { finding.proof };
                 trial.over.add(&proof);
             }
@@ -239,10 +277,11 @@ impl Core {
         }
     }
 
-    fn runs_on(&self, finding: &Finding, now: Timestamp) -> bool {
+    fn runs_on(&self, finding: &Finding) -> bool {
         let gangs = self.on_node.get(&finding.node).into_iter().flatten();
         gangs.filter_map(|id| self.gangs.get(id)).any(|gang| {
-            let is_older = now.ms_since(gang.since) >= now.ms_since(finding.found);
+            // By the wall clock: the machine may have been started again between the two.
+            let is_older = gang.since.wall_ms <= finding.found.wall_ms;
             gang.state == GangState::Ready && is_older && finding.concerns(gang)
         })
     }

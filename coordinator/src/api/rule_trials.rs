@@ -19,10 +19,10 @@ pub(super) struct RuleTrialView {
     rule: String,
     /// Findings so far: the sum of the next three.
     found: u64,
-    /// A rule that acts found the part broken within a day, or an attempt failed and its node was to
+    /// Within a day a rule that acts found the part as bad, or an attempt failed and its node was to
     /// blame.
     confirmed: u64,
-    /// Work that needed the part ended well, or still runs after a day.
+    /// Nothing did, and work that needed the part ended well, or still runs after that day.
     refuted: u64,
     /// Nothing happened there that would tell, or not yet.
     untold: u64,

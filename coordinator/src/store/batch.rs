@@ -122,6 +122,7 @@ fn place(write: &Write) -> Option<(Table, String)> {
         Write::NodeTest(test) => (NODE_TESTS, test.job.to_string()),
         Write::ForgetNodeTest { job } => (NODE_TESTS, job.to_string()),
         Write::RuleTrial(trial) => (RULE_TRIALS, trial.rule.clone()),
+        Write::ForgetRuleTrial { rule } => (RULE_TRIALS, rule.clone()),
         Write::Idempotency(record) => (IDEMPOTENCY, two_part_key(&record.user, &record.key)),
         Write::ForgetIdempotency { user, key } => (IDEMPOTENCY, two_part_key(user, key)),
         Write::Account(account) => (ACCOUNTS, account.gang.to_string()),
@@ -161,6 +162,7 @@ fn row(write: &Write) -> Result<Row, String> {
         | Write::ForgetSecret { .. }
         | Write::ForgetPool { .. }
         | Write::ForgetNodeTest { .. }
+        | Write::ForgetRuleTrial { .. }
         | Write::ForgetIdempotency { .. }
         | Write::ForgetAccount { .. }
         | Write::ForgetWebhook { .. }

@@ -615,18 +615,18 @@ pub const NODE_TEST_FAILED: &str = r#"
     02 0a 6e6f205079546f726368 ; failed: `no PyTorch`"#;
 
 pub const RULE_TRIAL: &str = r#"
-    01 27713d86 ; layout 1, checksum
+    01 72e1837b ; layout 1, checksum
     09 6770752d636c6f636b ; rule `gpu-clock`
     01 02 03 ; confirmed, refuted, untold of findings that are over
     03 ; 3 findings
     03 6e2d31 05 6770753a67 ; node `n-1`, component `gpu:g`
-    07 fc40420f00 fd7b505c18a3010000 ; since_ms; found: boot 1000000, wall 1800000000123
+    02 07 fc40420f00 fd7b505c18a3010000 ; level: Degraded; since_ms; found: boot 1000000, wall 1800000000123
     00 ; proof: None
     03 6e2d31 04 6e6f6465 ; node `n-1`, component `node`
-    07 fc40420f00 fd7b505c18a3010000 ; since_ms; found: boot 1000000, wall 1800000000123
+    02 07 fc40420f00 fd7b505c18a3010000 ; level: Degraded; since_ms; found: boot 1000000, wall 1800000000123
     01 ; proof: Refuted
     03 6e2d31 08 706f72743a702f31 ; node `n-1`, component `port:p/1`
-    07 fc40420f00 fd7b505c18a3010000 ; since_ms; found: boot 1000000, wall 1800000000123
+    02 07 fc40420f00 fd7b505c18a3010000 ; level: Degraded; since_ms; found: boot 1000000, wall 1800000000123
     02 04 6c6f7374 ; proof: Confirmed, why `lost`
 "#;
 

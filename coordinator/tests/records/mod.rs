@@ -87,6 +87,7 @@ pub fn encode(write: &Write) -> Vec<u8> {
         | Write::ForgetSecret { .. }
         | Write::ForgetPool { .. }
         | Write::ForgetNodeTest { .. }
+        | Write::ForgetRuleTrial { .. }
         | Write::ForgetAccount { .. }
         | Write::ForgetWebhook { .. }
         | Write::ForgetDelivery { .. }

@@ -14,7 +14,7 @@ use gangline_coordinator::core::credential::{
     ApiTokenRecord, IdempotencyRecord, JoinTokenRecord, Role,
 };
 use gangline_coordinator::core::gang::{End, EndHow, Gang, GangState, Member, Phase};
-use gangline_coordinator::core::health::ClearedCondition;
+use gangline_coordinator::core::health::{ClearedCondition, Level};
 use gangline_coordinator::core::idle::IdlePolicy;
 use gangline_coordinator::core::job::{
     Addresses, Attempt, Guest, GuestPhase, GuestShare, Job, JobRequest, JobState, Outcome,
@@ -572,6 +572,7 @@ pub fn rule_trial() -> RuleTrial {
     let finding = |component: &str, proof| Finding {
         node: "n-1".parse().unwrap(),
         component: component.to_owned(),
+        level: Level::Degraded,
         since_ms: 7,
         found: FIRST,
         proof,

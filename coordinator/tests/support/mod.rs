@@ -808,6 +808,7 @@ pub fn through_the_codec(write: &Write) -> Write {
         | Write::Spent(_)
         | Write::Vacancy(_)
         | Write::ForgetNodeTest { .. }
+        | Write::ForgetRuleTrial { .. }
         | Write::ForgetAccount { .. }
         | Write::ForgetWebhook { .. }
         | Write::ForgetDelivery { .. }

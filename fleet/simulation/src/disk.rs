@@ -66,6 +66,9 @@ impl Disk {
             Write::NodeTest(test) => Key::NodeTest(test.job.clone()),
             Write::ForgetNodeTest { job } => return self.forget(&Key::NodeTest(job.clone())),
             Write::RuleTrial(trial) => Key::RuleTrial(trial.rule.clone()),
+            Write::ForgetRuleTrial { rule } => {
+                return self.forget(&Key::RuleTrial(rule.clone()));
+            }
             Write::Idempotency(entry) => Key::Idempotency(entry.user.clone(), entry.key.clone()),
             Write::Audit(_) | Write::Notice(_) | Write::Spent(_) | Write::Vacancy(_) => return,
             Write::ForgetIdempotency { user, key } => {

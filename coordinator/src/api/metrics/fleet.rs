@@ -198,7 +198,7 @@ fn add_conditions(page: &mut Page, nodes: &[&NodeSnapshot]) {
     }
 }
 
-/// Rules on trial, by name: as many as the core follows. Their names come from agents: only plain words are labels.
+/// Rules on trial, by name: as many as the core follows, and plain words only.
 fn add_rule_trials(page: &mut Page, api: &ApiState) {
     let mut family = page.family(
         "gangline_health_trial_findings",
@@ -206,7 +206,7 @@ fn add_rule_trials(page: &mut Page, api: &ApiState) {
          to something else.",
         Kind::Gauge,
     );
-    for trial in api.board.rule_trials().iter().filter(|trial| is_plain(&trial.rule)) {
+    for trial in &api.board.rule_trials() {
         let tally = trial.tally();
         let outcomes =
             [("confirmed", tally.confirmed), ("refuted", tally.refuted), ("untold", tally.untold)];
@@ -214,10 +214,6 @@ fn add_rule_trials(page: &mut Page, api: &ApiState) {
             family.add(&[("rule", &trial.rule), ("outcome", outcome)], count as f64);
         }
     }
-}
-
-fn is_plain(rule: &str) -> bool {
-    rule.len() <= 40 && rule.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-')
 }
 
 fn place(snapshot: &NodeSnapshot) -> [(&'static str, &str); 2] {

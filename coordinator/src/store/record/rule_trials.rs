@@ -4,6 +4,7 @@ use gangline_common::ids::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{TimeV1, seal};
+use crate::core::health::Level;
 use crate::core::trials::{Finding, Proof, RuleTrial, Tally};
 
 #[derive(Serialize, Deserialize)]
@@ -19,9 +20,46 @@ pub(super) struct RuleTrialV1 {
 struct FindingV1 {
     node: NodeId,
     component: String,
+    level: LevelV1,
     since_ms: u64,
     found: TimeV1,
     proof: ProofV1,
+}
+
+#[derive(Serialize, Deserialize)]
+enum LevelV1 {
+    Info,
+    Warning,
+    Degraded,
+    NoNewJobs,
+    DrainAfterJob,
+    Fatal,
+}
+
+impl From<Level> for LevelV1 {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Info => LevelV1::Info,
+            Level::Warning => LevelV1::Warning,
+            Level::Degraded => LevelV1::Degraded,
+            Level::NoNewJobs => LevelV1::NoNewJobs,
+            Level::DrainAfterJob => LevelV1::DrainAfterJob,
+            Level::Fatal => LevelV1::Fatal,
+        }
+    }
+}
+
+impl From<LevelV1> for Level {
+    fn from(record: LevelV1) -> Self {
+        match record {
+            LevelV1::Info => Level::Info,
+            LevelV1::Warning => Level::Warning,
+            LevelV1::Degraded => Level::Degraded,
+            LevelV1::NoNewJobs => Level::NoNewJobs,
+            LevelV1::DrainAfterJob => Level::DrainAfterJob,
+            LevelV1::Fatal => Level::Fatal,
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -35,6 +73,7 @@ pub fn encode_rule_trial(trial: &RuleTrial) -> Result<Vec<u8>, String> {
     let finding = |finding: &Finding| FindingV1 {
         node: finding.node.clone(),
         component: finding.component.clone(),
+        level: finding.level.into(),
         since_ms: finding.since_ms,
         found: finding.found.into(),
         proof: match &finding.proof {
@@ -57,6 +96,7 @@ impl From<RuleTrialV1> for RuleTrial {
         let finding = |finding: FindingV1| Finding {
             node: finding.node,
             component: finding.component,
+            level: finding.level.into(),
             since_ms: finding.since_ms,
             found: finding.found.into(),
             proof: match finding.proof {
