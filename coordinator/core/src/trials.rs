@@ -151,17 +151,18 @@ impl Core {
             if *level == Level::Info || !is_new || !is_plain(rule) || component.len() > MAX_PART {
                 continue;
             }
-            let known = news.get(rule).or_else(|| Some(&**self.rule_trials.get(rule)?)).cloned();
-            let mut trial = match known {
+            let known = news.get(rule).or_else(|| Some(&**self.rule_trials.get(rule)?));
+            let is_full = |trial: &RuleTrial| trial.findings.len() >= MAX_FINDINGS;
+            if known.is_some_and(|trial| is_full(trial) || trial.has(&node.id, component)) {
+                continue;
+            }
+            let mut trial = match known.cloned() {
                 Some(trial) => trial,
                 None if self.makes_room_for_a_rule(&news, out) => {
                     RuleTrial { rule: rule.clone(), ..RuleTrial::default() }
                 }
                 None => continue,
             };
-            if trial.findings.len() >= MAX_FINDINGS || trial.has(&node.id, component) {
-                continue;
-            }
             trial.findings.push(Finding {
                 node: node.id.clone(),
                 component: component.clone(),
