@@ -161,11 +161,12 @@ impl Gang {
             .map(|(id, member)| (*id, member))
     }
 
-    /// The nodes of the gang, each once, in order.
-    pub fn uses(&self, node: &NodeId) -> bool {
-        self.members.values().any(|member| member.node == *node)
+    /// Whether a member is on the node, and has this GPU if one is named.
+    pub fn uses(&self, node: &NodeId, gpu: Option<&GpuId>) -> bool {
+        self.members_on(node).any(|(_, member)| gpu.is_none_or(|gpu| member.gpus.contains(gpu)))
     }
 
+    /// The nodes of the gang, each once, in order.
     pub fn nodes(&self) -> Vec<NodeId> {
         let mut nodes: Vec<NodeId> = self.members.values().map(|m| m.node.clone()).collect();
         nodes.sort();

@@ -29,6 +29,9 @@ const ONE_IN: usize = 10;
 /// or so many, if that is more.
 const AT_LEAST: usize = 2;
 
+/// Name of the part that a condition of the node itself is about.
+pub(super) const WHOLE_NODE: &str = "node";
+
 /// Most reasons of one condition that are told apart, as in the agent's rules.
 const MAX_REASONS: usize = 8;
 
@@ -95,6 +98,11 @@ pub struct ClearedCondition {
     pub since_ms: u64,
 }
 
+/// The GPU that a part is, if it is one.
+pub(super) fn gpu_of(component: &str) -> Option<GpuId> {
+    component.strip_prefix("gpu:").map(|uuid| GpuId(uuid.to_owned()))
+}
+
 impl Condition {
     fn key(&self) -> ClearedCondition {
         let (rule, component) = (self.rule.clone(), self.component.clone());
@@ -103,7 +111,7 @@ impl Condition {
 
     /// The GPU that it is about, if it is about one.
     fn gpu(&self) -> Option<GpuId> {
-        self.component.strip_prefix("gpu:").map(|uuid| GpuId(uuid.to_owned()))
+        gpu_of(&self.component)
     }
 
     /// Nothing new is to be given to the part, for as long as this stands.
@@ -133,7 +141,7 @@ impl Condition {
     /// The sentence without what was seen.
     fn headline(&self) -> String {
         match self.component.as_str() {
-            "node" => self.reason.clone(),
+            WHOLE_NODE => self.reason.clone(),
             component => format!("{component}: {}", self.reason),
         }
     }
@@ -476,11 +484,7 @@ impl Core {
                 self.gangs.get(*gang).is_some_and(|gang| {
                     let starts_or_runs =
                         matches!(gang.state, GangState::Starting | GangState::Ready);
-                    let mut members = gang.members_on(id);
-                    let concerned = members.any(|(_, member)| {
-                        gpu.as_ref().is_none_or(|gpu| member.gpus.contains(gpu))
-                    });
-                    starts_or_runs && concerned
+                    starts_or_runs && gang.uses(id, gpu.as_ref())
                 })
             };
             let gangs = self.on_node.get(id).into_iter().flatten().filter(uses);

@@ -14,7 +14,7 @@ use gangline_common::time::Timestamp;
 use super::Core;
 use super::effect::{Effects, Write};
 use super::gang::{Gang, GangState};
-use super::health::{Condition, Level};
+use super::health::{Condition, Level, WHOLE_NODE, gpu_of};
 use super::node::Node;
 
 /// Rules that are followed. Another one takes the place of one that has found nothing for a day.
@@ -33,8 +33,6 @@ const NEW_MS: u64 = WINDOW_MS / 2;
 const LEAST_WORK_MS: u64 = 600_000;
 /// Longest explanation, in characters.
 const MAX_WHY: usize = 200;
-/// Name of the part that a condition of the node itself is about.
-const WHOLE_NODE: &str = "node";
 
 /// A rule on trial.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -121,14 +119,9 @@ impl Finding {
 
     /// Whether a gang needs what the finding is about.
     fn concerns(&self, gang: &Gang) -> bool {
-        match self.component.split_once(':') {
-            Some(("gpu", gpu)) => gang
-                .members_on(&self.node)
-                .any(|(_, member)| member.gpus.iter().any(|held| held.0 == gpu)),
-            // Whoever is alone speaks to nobody.
-            Some(("port", _)) => gang.uses(&self.node) && gang.nodes().len() > 1,
-            _ => gang.uses(&self.node),
-        }
+        // Whoever is alone speaks to nobody.
+        let needs_no_port = self.component.starts_with("port:") && gang.nodes().len() < 2;
+        !needs_no_port && gang.uses(&self.node, gpu_of(&self.component).as_ref())
     }
 }
 
@@ -238,42 +231,41 @@ impl Core {
     }
 
     fn judge_findings(&mut self, out: &mut Effects, judge: impl Fn(&Finding) -> Option<Proof>) {
-        let mut judged = Vec::new();
-        for trial in self.rule_trials.values() {
-            if trial.findings.iter().any(|finding| judge(finding).is_some()) {
-                let mut trial = RuleTrial::clone(trial);
+        self.revise_trials(out, |_, trial| {
+            trial.findings.iter().any(|finding| judge(finding).is_some()).then(|| {
+                let mut trial = trial.clone();
                 for finding in &mut trial.findings {
                     if let Some(proof) = judge(finding) {
                         finding.proof = proof;
                     }
                 }
-                judged.push(trial);
-            }
-        }
-        for trial in judged {
-            self.put(Write::RuleTrial(Arc::new(trial)), out);
-        }
+                trial
+            })
+        });
     }
 
     /// Findings whose day is over. Work that has needed the part and runs still says that it was well.
     pub(super) fn expire_findings(&mut self, now: Timestamp, out: &mut Effects) {
-        let mut over = Vec::new();
-        for trial in self.rule_trials.values() {
-            if !trial.findings.iter().any(|finding| finding.is_over(now)) {
-                continue;
-            }
-            let mut trial = RuleTrial::clone(trial);
-            let (ended, stay) = trial.findings.into_iter().partition(|f| f.is_over(now));
-            let ended: Vec<Finding> = ended;
-            trial.findings = stay;
-            for finding in ended {
-                let runs_on = finding.proof == Proof::None && self.runs_on(&finding);
-                let proof = if runs_on { Proof::Refuted } else { finding.proof };
-                trial.over.add(&proof);
-            }
-            over.push(trial);
-        }
-        for trial in over {
+        self.revise_trials(out, |core, trial| {
+            trial.findings.iter().any(|finding| finding.is_over(now)).then(|| {
+                let mut trial = trial.clone();
+                for finding in trial.findings.extract_if(.., |finding| finding.is_over(now)) {
+                    let runs_on = finding.proof == Proof::None && core.runs_on(&finding);
+                    trial.over.add(if runs_on { &Proof::Refuted } else { &finding.proof });
+                }
+                trial
+            })
+        });
+    }
+
+    /// Puts what becomes of each trial, where that is another one.
+    fn revise_trials(
+        &mut self,
+        out: &mut Effects,
+        revise: impl Fn(&Core, &RuleTrial) -> Option<RuleTrial>,
+    ) {
+        let revised = self.rule_trials.values().filter_map(|trial| revise(self, trial));
+        for trial in revised.collect::<Vec<_>>() {
             self.put(Write::RuleTrial(Arc::new(trial)), out);
         }
     }
